@@ -1,0 +1,65 @@
+package job_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456, time.UTC)
+
+func TestDecide(t *testing.T) {
+	base := job.Record{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook"}
+	same := job.Delivery{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook"}
+	record := func(f func(*job.Record)) job.Record { r := base; f(&r); return r }
+	delivery := func(f func(*job.Delivery)) job.Delivery { d := same; f(&d); return d }
+	first := job.Verdict{Disposition: job.First, StartWork: true, FirstDelivery: true}
+	duplicate := job.Verdict{Disposition: job.Duplicate}
+	conflict := func(k job.ConflictKind, event, status string) job.Verdict {
+		return job.Verdict{Disposition: job.Duplicate,
+			Conflict: &job.Conflict{Kind: k, Event: event, Status: status, Time: noon.Truncate(time.Millisecond)}}
+	}
+	for name, c := range map[string]struct {
+		r    job.Record
+		d    job.Delivery
+		want job.Verdict
+	}{
+		"creator":                   {base, same, first},
+		"another call":              {base, delivery(func(d *job.Delivery) { d.RequestID = "q" }), duplicate},
+		"creator without event":     {base, delivery(func(d *job.Delivery) { d.Event, d.Status = "", "" }), first},
+		"creator from elsewhere":    {base, delivery(func(d *job.Delivery) { d.Source = "poll" }), first},
+		"other body":                {base, delivery(func(d *job.Delivery) { d.Fingerprint = "g" }), conflict(job.ConflictPayload, "e", "s")},
+		"other body from elsewhere": {base, delivery(func(d *job.Delivery) { d.Fingerprint, d.Source = "g", "poll" }), duplicate},
+		"no body":                   {base, delivery(func(d *job.Delivery) { d.Fingerprint = "" }), duplicate},
+		"other event":               {base, delivery(func(d *job.Delivery) { d.Event = "x" }), conflict(job.ConflictEvent, "x", "s")},
+		"other status":              {base, delivery(func(d *job.Delivery) { d.Status = "x" }), conflict(job.ConflictEvent, "e", "x")},
+		"no request id anywhere": {record(func(r *job.Record) { r.RequestID = "" }),
+			delivery(func(d *job.Delivery) { d.RequestID = "" }), duplicate},
+		"record by the seed's sample": {job.Record{JobID: "j", Event: "e", Status: "s"}, same, duplicate},
+		"its event differs": {job.Record{JobID: "j", Event: "e", Status: "s"},
+			delivery(func(d *job.Delivery) { d.Event = "x" }), conflict(job.ConflictEvent, "x", "s")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, job.Decide(&c.r, &c.d, noon)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNewRecordIsItsCreators(t *testing.T) {
+	d, err := job.Input{JobID: "j", Body: job.Body{Kind: job.BodyText, Data: "x"}}.Delivery(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := d.NewRecord(noon)
+	if v := job.Decide(&r, &d, noon); v.Disposition != job.First || !v.StartWork || !v.FirstDelivery {
+		t.Errorf("the record that a delivery makes is decided as %+v", v)
+	}
+	if !r.FirstSeen.Equal(noon.Truncate(time.Millisecond)) || !r.LastSeen.Equal(r.FirstSeen) {
+		t.Errorf("seen %v, %v", r.FirstSeen, r.LastSeen)
+	}
+}

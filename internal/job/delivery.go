@@ -1,0 +1,220 @@
+package job
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/jobonce/jobonce/internal/payload"
+)
+
+// The limits of a delivery's fields, in bytes. That of job_id keeps it well under MongoDB's index key and within what
+// other systems take for a key.
+const (
+	MaxJobIDBytes     = 255
+	MaxEventBytes     = 128
+	MaxStatusBytes    = 64
+	MaxSourceBytes    = 64
+	MaxRequestIDBytes = 128
+
+	// DefaultMaxPayloadBytes is the limit of a body unless the operator sets another, MaxPayloadBytes the highest one
+	// that may be set: a job must fit into a response that a client with gRPC's default limit of 4 MiB can receive.
+	DefaultMaxPayloadBytes = 1 << 20
+	MaxPayloadBytes        = 3 << 20
+)
+
+// The bounds of a lease.
+const (
+	MinLease = time.Second
+	MaxLease = 24 * time.Hour
+)
+
+// Input is a delivery as it was sent: nothing is checked yet.
+type Input struct {
+	JobID  string
+	Event  string
+	Status string
+	Body   Body
+	// Opaque: the fields of the body are neither read nor compared.
+	Opaque    bool
+	RequestID string
+	Mode      WorkMode
+	// Lease is nil when none was given; zero is not the same.
+	Lease  *time.Duration
+	Source string
+}
+
+// Delivery is a checked delivery. Make one with [Input.Delivery].
+type Delivery struct {
+	JobID  string
+	Event  string
+	Status string
+	Body   Body
+	// Object is true when the body is text and one JSON object.
+	Object bool
+	// Fingerprint is the SHA-256 of the body, 32 bytes; empty when there is no body or an empty one.
+	Fingerprint string
+	// RequestID is never empty.
+	RequestID string
+	Mode      WorkMode
+	Lease     time.Duration
+	// Token is that of the lease which the delivery gets if it gets one; empty without ModeLeased. It is the same
+	// however often the delivery is written, so that a lease of our own is recognised.
+	Token  string
+	Source string
+}
+
+// Delivery checks the input and completes it from its body. The error is an [*InvalidError] that names the field.
+// maxPayload is the limit of the body in bytes.
+func (in Input) Delivery(maxPayload int) (Delivery, error) {
+	d := Delivery{
+		JobID: in.JobID, Event: in.Event, Status: in.Status, Body: in.Body,
+		RequestID: in.RequestID, Mode: in.Mode, Source: in.Source,
+	}
+	if n := len(in.Body.Data); n > maxPayload {
+		field := "payload"
+		if in.Body.Kind == BodyBytes {
+			field = "payload_bytes"
+		}
+		return d, &InvalidError{Field: field, Problem: fmt.Sprintf("is %d bytes; the limit is %d", n, maxPayload), TooLarge: true}
+	}
+	if err := d.fillFromBody(in.Opaque); err != nil {
+		return d, err
+	}
+	if err := CheckJobID(d.JobID); err != nil {
+		return d, err
+	}
+	for _, f := range []struct {
+		name, value string
+		limit       int
+	}{
+		{"event", d.Event, MaxEventBytes},
+		{"status", d.Status, MaxStatusBytes},
+		{"request_id", d.RequestID, MaxRequestIDBytes},
+		{"source", d.Source, MaxSourceBytes},
+	} {
+		if err := CheckText(f.name, f.value, f.limit); err != nil {
+			return d, err
+		}
+	}
+	if d.RequestID == d.JobID {
+		return d, &InvalidError{Field: "request_id", Problem: "equals job_id; it must be a fresh random value for every incoming request"}
+	}
+	if d.RequestID == "" {
+		d.RequestID = rand.Text()
+	}
+	if err := d.checkWork(in.Lease); err != nil {
+		return d, err
+	}
+	if d.Body.Data != "" {
+		sum := sha256.Sum256([]byte(d.Body.Data))
+		d.Fingerprint = string(sum[:])
+	}
+	return d, nil
+}
+
+// fillFromBody takes the id, event and status from a JSON object, and refuses a body that says otherwise than the
+// explicit fields do: a wrong key must never be stored.
+func (d *Delivery) fillFromBody(opaque bool) error {
+	if d.Body.Kind != BodyText {
+		return nil
+	}
+	if !utf8.ValidString(d.Body.Data) {
+		return &InvalidError{Field: "payload", Problem: "is not valid UTF-8; send it as payload_bytes"}
+	}
+	info := payload.Scan(d.Body.Data, payload.Limits{JobID: MaxJobIDBytes, Event: MaxEventBytes, Status: MaxStatusBytes})
+	d.Object = info.Object
+	if opaque {
+		return nil
+	}
+	if info.JobID.Repeated {
+		return &InvalidError{Field: "job_id", Problem: "stands twice in the payload"}
+	}
+	for _, f := range []struct {
+		name string
+		have *string
+		body payload.Field
+	}{
+		{"job_id", &d.JobID, info.JobID},
+		{"event", &d.Event, info.Event},
+		{"status", &d.Status, info.Status},
+	} {
+		// Only one JSON string within the limit says anything; everything else counts as absent.
+		if !f.body.Present || f.body.Repeated || f.body.Value == "" {
+			continue
+		}
+		if *f.have == "" {
+			*f.have = f.body.Value
+		} else if *f.have != f.body.Value {
+			return &InvalidError{Field: f.name, Problem: "differs from the payload's own; set opaque_payload if the payload's means something else"}
+		}
+	}
+	return nil
+}
+
+// checkWork checks the mode and the lease that goes with it.
+func (d *Delivery) checkWork(lease *time.Duration) error {
+	switch d.Mode {
+	case ModeUnspecified:
+		d.Mode = ModeUntracked
+	case ModeUntracked, ModeLeased, ModeQueued:
+	default:
+		return &InvalidError{Field: "work_mode", Problem: fmt.Sprintf("%d is not known", d.Mode)}
+	}
+	if d.Mode != ModeLeased {
+		if lease != nil {
+			return &InvalidError{Field: "lease_duration", Problem: "goes with work_mode LEASED only"}
+		}
+		return nil
+	}
+	if err := CheckLease(lease); err != nil {
+		return err
+	}
+	d.Lease, d.Token = *lease, NewToken()
+	return nil
+}
+
+// CheckJobID checks an id: 1 to 255 bytes of UTF-8 without control characters. Nothing else about it matters, it is
+// compared byte for byte.
+func CheckJobID(id string) error {
+	switch {
+	case id == "":
+		return &InvalidError{Field: "job_id", Problem: "is required"}
+	case len(id) > MaxJobIDBytes:
+		return &InvalidError{Field: "job_id", Problem: fmt.Sprintf("is %d bytes; the limit is %d", len(id), MaxJobIDBytes)}
+	case !utf8.ValidString(id):
+		return &InvalidError{Field: "job_id", Problem: "is not valid UTF-8"}
+	}
+	for _, r := range id {
+		if unicode.IsControl(r) {
+			return &InvalidError{Field: "job_id", Problem: fmt.Sprintf("holds the control character %U", r)}
+		}
+	}
+	return nil
+}
+
+// NewRecord is the record that the delivery makes when it is the first, before it is counted. A leased one is under its
+// first lease from now on.
+func (d *Delivery) NewRecord(now time.Time) Record {
+	seen := Millis(now)
+	r := Record{
+		JobID: d.JobID, Event: d.Event, Status: d.Status, Body: d.Body, Fingerprint: d.Fingerprint,
+		RequestID: d.RequestID, Source: d.Source, FirstSeen: seen, LastSeen: seen,
+		Work: Work{State: StateUntracked, Mode: d.Mode},
+	}
+	switch d.Mode {
+	case ModeQueued:
+		r.Work.State, r.Work.Due = StateQueued, seen
+	case ModeLeased:
+		r.Work = r.Work.Claim(d.Grant(0), now)
+	}
+	return r
+}
+
+// Grant is the lease that the delivery asks for.
+func (d *Delivery) Grant(maxAttempts int) Grant {
+	return Grant{Token: d.Token, Duration: d.Lease, RequestID: d.RequestID, Fingerprint: d.Fingerprint, MaxAttempts: maxAttempts}
+}

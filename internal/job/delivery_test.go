@@ -1,0 +1,144 @@
+package job_test
+
+import (
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+func text(s string) job.Body { return job.Body{Kind: job.BodyText, Data: s} }
+
+func dur(d time.Duration) *time.Duration { return &d }
+
+// TestDeliveryRefuses has an input for every rule of a field, and the field that is named.
+func TestDeliveryRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		in    job.Input
+		field string
+	}{
+		"no id":                      {job.Input{}, "job_id"},
+		"no id in the body":          {job.Input{Body: text(`{"event":"x"}`)}, "job_id"},
+		"id that is no string":       {job.Input{Body: text(`{"job_id":42}`)}, "job_id"},
+		"id below the top level":     {job.Input{Body: text(`{"data":{"job_id":"a"}}`)}, "job_id"},
+		"id in an array":             {job.Input{Body: text(`[{"job_id":"a"}]`)}, "job_id"},
+		"id before the body breaks":  {job.Input{Body: text(`{"job_id":"a"} x`)}, "job_id"},
+		"empty id in the body":       {job.Input{Body: text(`{"job_id":""}`)}, "job_id"},
+		"long id in the body":        {job.Input{Body: text(`{"job_id":"` + strings.Repeat("x", 256) + `"}`)}, "job_id"},
+		"long id":                    {job.Input{JobID: strings.Repeat("x", 256)}, "job_id"},
+		"line end":                   {job.Input{JobID: "a\n"}, "job_id"},
+		"line end in the body":       {job.Input{Body: text(`{"job_id":"a\n"}`)}, "job_id"},
+		"NUL":                        {job.Input{JobID: "a\x00"}, "job_id"},
+		"DEL":                        {job.Input{JobID: "a\x7f"}, "job_id"},
+		"C1 control":                 {job.Input{JobID: "a\u0085"}, "job_id"},
+		"invalid UTF-8 id":           {job.Input{JobID: "a\xff"}, "job_id"},
+		"other id in the body":       {job.Input{JobID: "a", Body: text(`{"job_id":"b"}`)}, "job_id"},
+		"id with an end in the body": {job.Input{JobID: "a", Body: text(`{"job_id":"a\n"}`)}, "job_id"},
+		"other event in the body":    {job.Input{JobID: "a", Event: "x", Body: text(`{"event":"y"}`)}, "event"},
+		"other status in the body":   {job.Input{JobID: "a", Status: "x", Body: text(`{"status":"y"}`)}, "status"},
+		"id twice":                   {job.Input{JobID: "a", Body: text(`{"job_id":"a","job_id":"a"}`)}, "job_id"},
+		"id twice, one a number":     {job.Input{JobID: "a", Body: text(`{"job_id":1,"\u006aob_id":"a"}`)}, "job_id"},
+		"opaque without id":          {job.Input{Opaque: true, Body: text(`{"job_id":"a"}`)}, "job_id"},
+		"bytes without id":           {job.Input{Body: job.Body{Kind: job.BodyBytes, Data: `{"job_id":"a"}`}}, "job_id"},
+		"long event":                 {job.Input{JobID: "a", Event: strings.Repeat("x", 129)}, "event"},
+		"long status":                {job.Input{JobID: "a", Status: strings.Repeat("x", 65)}, "status"},
+		"long source":                {job.Input{JobID: "a", Source: strings.Repeat("x", 65)}, "source"},
+		"long request id":            {job.Input{JobID: "a", RequestID: strings.Repeat("x", 129)}, "request_id"},
+		"invalid UTF-8 event":        {job.Input{JobID: "a", Event: "\xff"}, "event"},
+		"request id is the job's":    {job.Input{JobID: "a", RequestID: "a"}, "request_id"},
+		"request id is the body's":   {job.Input{RequestID: "a", Body: text(`{"job_id":"a"}`)}, "request_id"},
+		"invalid UTF-8 text":         {job.Input{JobID: "a", Body: text("\xff")}, "payload"},
+		"long text":                  {job.Input{JobID: "a", Body: text(strings.Repeat("x", 1001))}, "payload"},
+		"long bytes":                 {job.Input{JobID: "a", Body: job.Body{Kind: job.BodyBytes, Data: strings.Repeat("x", 1001)}}, "payload_bytes"},
+		"unknown mode":               {job.Input{JobID: "a", Mode: 99}, "work_mode"},
+		"leased without a lease":     {job.Input{JobID: "a", Mode: job.ModeLeased}, "lease_duration"},
+		"zero lease":                 {job.Input{JobID: "a", Mode: job.ModeLeased, Lease: dur(0)}, "lease_duration"},
+		"short lease":                {job.Input{JobID: "a", Mode: job.ModeLeased, Lease: dur(time.Second - 1)}, "lease_duration"},
+		"long lease":                 {job.Input{JobID: "a", Mode: job.ModeLeased, Lease: dur(24*time.Hour + 1)}, "lease_duration"},
+		"lease on untracked":         {job.Input{JobID: "a", Lease: dur(time.Minute)}, "lease_duration"},
+		"zero lease on untracked":    {job.Input{JobID: "a", Lease: dur(0)}, "lease_duration"},
+		"lease on queued":            {job.Input{JobID: "a", Mode: job.ModeQueued, Lease: dur(time.Minute)}, "lease_duration"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.in.Delivery(1000)
+			var invalid *job.InvalidError
+			if !errors.As(err, &invalid) || invalid.Field != c.field {
+				t.Errorf("got %v, want an InvalidError about %s", err, c.field)
+			}
+			if big := strings.HasPrefix(name, "long text") || strings.HasPrefix(name, "long bytes"); invalid != nil && invalid.TooLarge != big {
+				t.Errorf("TooLarge is %t", invalid.TooLarge)
+			}
+		})
+	}
+}
+
+func TestDeliveryTakes(t *testing.T) {
+	for name, c := range map[string]struct {
+		in                   job.Input
+		jobID, event, status string
+		object               bool
+	}{
+		"all from the body": {job.Input{Body: text(`{"job_id":"a","event":"e","status":"s"}`)}, "a", "e", "s", true},
+		"the same twice":    {job.Input{JobID: "a", Event: "e", Body: text(`{"job_id":"a","event":"e"}`)}, "a", "e", "", true},
+		"explicit alone":    {job.Input{JobID: "a", Event: "e", Status: "s"}, "a", "e", "s", false},
+		"null is absent":    {job.Input{JobID: "a", Body: text(`{"event":null,"status":7}`)}, "a", "", "", true},
+		"too long is absent": {job.Input{JobID: "a", Event: "e", Body: text(`{"event":"` + strings.Repeat("x", 129) + `"}`)},
+			"a", "e", "", true},
+		"twice is absent": {job.Input{JobID: "a", Event: "z", Body: text(`{"event":"x","event":"y"}`)}, "a", "z", "", true},
+		"opaque is unread": {job.Input{JobID: "a", Opaque: true, Body: text(`{"job_id":"b","job_id":"c","status":"s"}`)},
+			"a", "", "", true},
+		"bytes are unread": {job.Input{JobID: "a", Body: job.Body{Kind: job.BodyBytes, Data: `{"status":"s"}`}}, "a", "", "", false},
+		"not JSON":         {job.Input{JobID: "a", Body: text("job_id=b")}, "a", "", "", false},
+		"blank id":         {job.Input{JobID: "   "}, "   ", "", "", false},
+		"limits": {job.Input{JobID: strings.Repeat("x", 255), Event: strings.Repeat("x", 128), Status: strings.Repeat("x", 64),
+			Source: strings.Repeat("x", 64), RequestID: strings.Repeat("x", 128), Body: text(strings.Repeat("x", 1000))},
+			strings.Repeat("x", 255), strings.Repeat("x", 128), strings.Repeat("x", 64), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := c.in.Delivery(1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.JobID != c.jobID || d.Event != c.event || d.Status != c.status || d.Object != c.object {
+				t.Errorf("got %q, %q, %q, object %t", d.JobID, d.Event, d.Status, d.Object)
+			}
+			if d.Body != c.in.Body || d.Mode != job.ModeUntracked {
+				t.Errorf("body or mode changed: %+v", d)
+			}
+			want := ""
+			if c.in.Body.Data != "" {
+				sum := sha256.Sum256([]byte(c.in.Body.Data))
+				want = string(sum[:])
+			}
+			if d.Fingerprint != want {
+				t.Errorf("fingerprint %x", d.Fingerprint)
+			}
+		})
+	}
+}
+
+func TestDeliveryMakesARequestID(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		d, err := job.Input{JobID: "a"}.Delivery(0)
+		if err != nil || d.RequestID == "" || seen[d.RequestID] {
+			t.Fatalf("request id %q, %v", d.RequestID, err)
+		}
+		seen[d.RequestID] = true
+	}
+}
+
+func TestDeliveryTakesALease(t *testing.T) {
+	for _, lease := range []time.Duration{job.MinLease, time.Minute, job.MaxLease} {
+		d, err := job.Input{JobID: "a", Mode: job.ModeLeased, Lease: &lease}.Delivery(0)
+		if err != nil || d.Lease != lease {
+			t.Errorf("%v: %v, %v", lease, d.Lease, err)
+		}
+	}
+	if d, err := (job.Input{JobID: "a", Mode: job.ModeQueued}).Delivery(0); err != nil || d.Mode != job.ModeQueued {
+		t.Errorf("queued: %+v, %v", d, err)
+	}
+}

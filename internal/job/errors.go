@@ -1,0 +1,36 @@
+package job
+
+import "errors"
+
+// The sentinel errors of a store. Every error that a [Store] returns matches one of these, an [InvalidError], or counts
+// as a fault of ours. The texts are for logs: clients are told what the server makes of the sentinel.
+var (
+	// ErrNotFound: nothing is recorded under the id.
+	ErrNotFound = errors.New("job not found")
+	// ErrUnavailable: the store could not be reached and nothing was sent to it, so nothing was written.
+	ErrUnavailable = errors.New("store unavailable")
+	// ErrOutcomeUnknown: the write was sent and nobody knows whether it was applied. A retry with the same request id
+	// finds out.
+	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrLeaseLost: the token does not hold the lease: somebody else claimed the work, or it is settled.
+	ErrLeaseLost = errors.New("lease lost")
+	// ErrOverloaded: refused before anything was sent, because too much waits already.
+	ErrOverloaded = errors.New("overloaded")
+)
+
+// InvalidError is a request that can never succeed.
+type InvalidError struct {
+	// Field is the request's field at fault, by its proto name; empty when it is none's alone.
+	Field string
+	// Problem completes the sentence "field ...". It never repeats a payload.
+	Problem string
+	// TooLarge marks a payload over the limit, which has a reason of its own.
+	TooLarge bool
+}
+
+func (e *InvalidError) Error() string {
+	if e.Field == "" {
+		return e.Problem
+	}
+	return e.Field + " " + e.Problem
+}

@@ -1,0 +1,73 @@
+package job
+
+import (
+	"context"
+	"time"
+)
+
+// Outcome is what became of one delivery. When Err is nil, Record is the record as it stands after the write and
+// Verdict is the decision on it. The record has its body only when the verdict is Reclaimed: the work is to be done on
+// the stored event.
+type Outcome struct {
+	Record  Record
+	Verdict Verdict
+	// Lease is set when the caller holds the lease on the work.
+	Lease *Lease
+	Err   error
+}
+
+// Store keeps jobs. Implementations are safe for concurrent use; internal/storetest holds each of them to what is said
+// here.
+type Store interface {
+	// Record writes the deliveries and decides each. It returns one outcome per delivery, in their order, and all of
+	// them are durable when it returns. An outcome's error is about that delivery alone: one that fails spoils no
+	// other. Among deliveries of one job the earliest is written first.
+	//
+	// An outcome never guesses. When the write may or may not have been applied its error matches ErrOutcomeUnknown;
+	// when certainly nothing was sent, ErrUnavailable. When the context ended it matches the context's error as well.
+	// A delivery that repeats an earlier request id gets what the first one got, and is counted.
+	//
+	// Deliveries must have been made by [Input.Delivery].
+	Record(ctx context.Context, deliveries []Delivery) []Outcome
+
+	// Claim leases jobs whose work is free, oldest due first, within the limits of the request. A request id that was seen
+	// before gets those of its leases that still run, and nothing new as long as there are any. Jobs whose attempts are
+	// used up become dead on the way. Nothing due is no error. Errors are those of Record.
+	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
+
+	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. A claim that is gone already
+	// is no error.
+	Unclaim(ctx context.Context, claims []Claimed) error
+
+	// Renew lets a lease run anew from now. ErrLeaseLost when the token does not hold it, ErrNotFound when there is no
+	// such job, otherwise the errors of Record; so for Complete and Release. Each of them repeated with the token that did
+	// it succeeds and changes nothing.
+	Renew(ctx context.Context, jobID, token string, d time.Duration) (Lease, error)
+
+	// Complete ends the work and keeps its result.
+	Complete(ctx context.Context, jobID, token, result string) error
+
+	// Release gives the work back, or up.
+	Release(ctx context.Context, jobID, token string, r Release) error
+
+	// Get reads a record, with its body when withBody is set. It sees every write that was acknowledged before the
+	// call. ErrNotFound when there is none, ErrUnavailable when the store cannot be reached.
+	Get(ctx context.Context, jobID string, withBody bool) (Record, error)
+
+	// Check returns nil when the store can serve, otherwise why it cannot, in words for an operator's log.
+	Check(ctx context.Context) error
+
+	// Close waits for the calls under way and gives up the store's resources. Later calls get ErrUnavailable. Closing
+	// twice is fine.
+	Close() error
+}
+
+// Answer is the outcome of a delivery that was decided.
+func Answer(r Record, v Verdict, now time.Time) Outcome {
+	o := Outcome{Record: r, Verdict: v}
+	if v.Leased {
+		lease := r.Work.Lease(now)
+		o.Lease = &lease
+	}
+	return o
+}

@@ -1,0 +1,129 @@
+// Package payload reads webhook bodies: what JobOnce must know about a body
+// before it records a delivery, and whether BSON can hold the body without
+// changing it.
+//
+// Bodies come from strangers, so everything here is iterative, linear in the
+// length of the text, and unbounded in depth at one bit per level. A body is
+// JSON when RFC 8259 and [encoding/json.Valid] say so and it is valid UTF-8.
+// Two differences to encoding/json are on purpose: that package takes invalid
+// UTF-8, which no gRPC string can carry, and refuses nesting beyond 10,000
+// levels, which is legal JSON.
+package payload
+
+// Limits says, in bytes after unescaping, how long a field's value may be. A
+// longer one counts as absent and is not copied. Zero takes the empty string
+// only.
+type Limits struct {
+	JobID  int
+	Event  int
+	Status int
+}
+
+// Info is what one pass over a body finds out for RecordDelivery. It is zero
+// when the text is not JSON, even if fields stood before the fault: what is
+// not understood whole must not decide which job is meant.
+type Info struct {
+	// JSON is true when the text is exactly one JSON value, of any type.
+	JSON bool
+	// Object is true when that value is an object.
+	Object bool
+
+	// The top-level members job_id, event and status of the object. Members of
+	// nested objects never count.
+	JobID  Field
+	Event  Field
+	Status Field
+}
+
+// Field is one top-level member of the body.
+type Field struct {
+	// Value is the unescaped string. It may share memory with the body: a caller
+	// that keeps it longer than the body clones it.
+	Value string
+	// Present is true when the member's value, the last one's if there are
+	// several, is a string within its limit and without a lone surrogate. The
+	// empty string is present.
+	Present bool
+	// Repeated is true when the key occurs more than once, whatever the values'
+	// types and however the key is spelled: \u006aob_id is job_id.
+	Repeated bool
+}
+
+// maxEscape is how many bytes of JSON can stand for one byte of a string:
+// \u0041 is A. It bounds a string's unescaped length from below without
+// unescaping it.
+const maxEscape = 6
+
+// Scan reads a body once and says whether it is JSON and which job it is about.
+func Scan(text string, limits Limits) Info {
+	s := Scanner{text: text}
+	tok, err := s.Next()
+	if err != nil {
+		return Info{}
+	}
+
+	info := Info{JSON: true, Object: tok.Kind == BeginObject}
+	members := [...]member{
+		{name: "job_id", field: &info.JobID, limit: limits.JobID},
+		{name: "event", field: &info.Event, limit: limits.Event},
+		{name: "status", field: &info.Status, limit: limits.Status},
+	}
+	var current *member // whose value comes next, nil for one of no interest
+	for tok.Kind != End {
+		tok, err = s.Next()
+		if err != nil {
+			return Info{}
+		}
+		if s.depth != 1 {
+			continue
+		}
+		switch tok.Kind {
+		case Key:
+			current = find(members[:], tok)
+			if current != nil {
+				*current.field = Field{Repeated: current.seen}
+				current.seen = true
+			}
+		case String:
+			if current != nil {
+				current.field.Value, current.field.Present = tok.within(current.limit)
+			}
+		}
+	}
+	return info
+}
+
+// member is a top-level member that Scan looks for.
+type member struct {
+	name  string
+	field *Field
+	limit int
+	seen  bool
+}
+
+// find gives the member that a key names, or nil.
+func find(members []member, key Token) *member {
+	name, ok := key.within(len("job_id"))
+	if !ok {
+		return nil
+	}
+	for i := range members {
+		if members[i].name == name {
+			return &members[i]
+		}
+	}
+	return nil
+}
+
+// within is Text for strings of at most limit bytes. It copies no more than a
+// small multiple of the limit, however long the string is.
+func (t Token) within(limit int) (string, bool) {
+	if len(t.raw)/maxEscape > limit {
+		return "", false
+	}
+	s, ok := t.Text()
+	if !ok || len(s) > limit {
+		return "", false
+	}
+	return s, true
+}
