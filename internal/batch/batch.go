@@ -1,0 +1,289 @@
+// Package batch puts many callers' deliveries into one write. What queues while a batch is under way forms the next
+// one, so there is no timer, and a lone call goes at once.
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Config bounds the batches and the queue. The zero value of each field means its default.
+type Config struct {
+	// Lanes is how many batches may be under way at once. A job's deliveries always take the same lane, so that one job
+	// is never in two batches of this process. Default 1, which is right for a store with a single writer.
+	Lanes int
+	// MaxItems and MaxBytes bound one batch. Defaults 256 deliveries and 8 MiB of bodies; a single delivery always fits.
+	MaxItems int
+	MaxBytes int
+	// QueueItems and QueueBytes bound what waits or is under way in all lanes together; past them a delivery is refused
+	// with job.ErrOverloaded. Defaults 8192 deliveries and 128 MiB of bodies.
+	QueueItems int
+	QueueBytes int
+	// Timeout bounds one batch, whatever its callers' deadlines are. Default 10 s.
+	Timeout time.Duration
+	// Observe hears of each write when it ends: how many deliveries it had and how long it took. Their callers wait for
+	// it. nil: nobody does.
+	Observe func(deliveries int, took time.Duration)
+	// Logger hears of panics in the store. Default slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	def := func(p *int, v int) {
+		if *p <= 0 {
+			*p = v
+		}
+	}
+	def(&c.Lanes, 1)
+	def(&c.MaxItems, 256)
+	def(&c.MaxBytes, 8<<20)
+	def(&c.QueueItems, 8192)
+	def(&c.QueueBytes, 128<<20)
+	if c.Timeout <= 0 {
+		c.Timeout = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Store is a job.Store whose deliveries go through the lanes. Everything else is the wrapped store's own.
+type Store struct {
+	job.Store
+	cfg   Config
+	seed  maphash.Seed
+	lanes []lane
+
+	// items and bytes are what the queue bounds count.
+	items, bytes atomic.Int64
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // one for every lane at work
+}
+
+// lane is one queue. The goroutine that serves it lives only while there is something to write.
+type lane struct {
+	mu      sync.Mutex
+	queue   []*call
+	serving bool
+}
+
+// The states of a call. Only one of the two moves away from queued happens: the lane takes it, or its caller gives up.
+const (
+	queued int32 = iota
+	taken
+	abandoned
+)
+
+type call struct {
+	delivery job.Delivery
+	state    atomic.Int32
+	outcome  job.Outcome
+	done     chan struct{}
+}
+
+func (c *call) size() int { return len(c.delivery.Body.Data) }
+
+// New wraps store, which the returned store closes when it is closed.
+func New(store job.Store, cfg Config) *Store {
+	cfg = cfg.withDefaults()
+	return &Store{Store: store, cfg: cfg, seed: maphash.MakeSeed(), lanes: make([]lane, cfg.Lanes)}
+}
+
+// RecordOne records a single delivery; see [job.Store]. The caller is released when its context ends. A delivery that
+// still waited then is not written, and its error matches job.ErrUnavailable; one that was under way may be written.
+func (s *Store) RecordOne(ctx context.Context, d job.Delivery) job.Outcome {
+	c, err := s.enqueue(ctx, d)
+	if err != nil {
+		return job.Outcome{Err: err}
+	}
+	return await(ctx, c)
+}
+
+// Record records the deliveries, each in the lane of its job; see [job.Store].
+func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
+	out := make([]job.Outcome, len(deliveries))
+	calls := make([]*call, len(deliveries))
+	for i, d := range deliveries {
+		calls[i], out[i].Err = s.enqueue(ctx, d)
+	}
+	for i, c := range calls {
+		if c != nil {
+			out[i] = await(ctx, c)
+		}
+	}
+	return out
+}
+
+// Queued is how many deliveries wait or are under way, and how many bytes of bodies they have: what the queue bounds
+// count.
+func (s *Store) Queued() (deliveries, bytes int64) { return s.items.Load(), s.bytes.Load() }
+
+// Close waits for the batches under way and closes the wrapped store.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	return s.Store.Close()
+}
+
+func (s *Store) enqueue(ctx context.Context, d job.Delivery) (*call, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+	}
+	c := &call{delivery: d, done: make(chan struct{})}
+	if !s.admit(c) {
+		return nil, job.ErrOverloaded
+	}
+	l := &s.lanes[0]
+	if len(s.lanes) > 1 {
+		l = &s.lanes[maphash.String(s.seed, d.JobID)%uint64(len(s.lanes))]
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.serving {
+		s.mu.Lock()
+		closed := s.closed
+		if !closed {
+			s.running.Add(1)
+		}
+		s.mu.Unlock()
+		if closed {
+			s.leave(c)
+			return nil, fmt.Errorf("%w: closed", job.ErrUnavailable)
+		}
+		l.serving = true
+		go s.serve(l)
+	}
+	l.queue = append(l.queue, c)
+	return c, nil
+}
+
+// admit counts c in, or says that the queue is full.
+func (s *Store) admit(c *call) bool {
+	items, bytes := s.items.Add(1), s.bytes.Add(int64(c.size()))
+	if items > int64(s.cfg.QueueItems) || bytes > int64(s.cfg.QueueBytes) {
+		s.leave(c)
+		return false
+	}
+	return true
+}
+
+func (s *Store) leave(c *call) {
+	s.items.Add(-1)
+	s.bytes.Add(-int64(c.size()))
+}
+
+func await(ctx context.Context, c *call) job.Outcome {
+	select {
+	case <-c.done:
+		return c.outcome
+	case <-ctx.Done():
+	}
+	if c.state.CompareAndSwap(queued, abandoned) {
+		return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrUnavailable, ctx.Err())}
+	}
+	select {
+	case <-c.done:
+		return c.outcome
+	default:
+		return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())}
+	}
+}
+
+// serve writes batches until the lane is empty.
+func (s *Store) serve(l *lane) {
+	defer s.running.Done()
+	var batch []*call
+	for {
+		batch = s.take(l, batch[:0])
+		if len(batch) == 0 {
+			return
+		}
+		s.write(batch)
+		for i, c := range batch {
+			s.leave(c)
+			close(c.done)
+			batch[i] = nil
+		}
+	}
+}
+
+// take moves the next batch out of the lane's queue; none when there is nothing left, and then the lane is not served
+// any more.
+func (s *Store) take(l *lane, batch []*call) []*call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bytes, n := 0, 0
+	for _, c := range l.queue {
+		if len(batch) == s.cfg.MaxItems || (len(batch) > 0 && bytes+c.size() > s.cfg.MaxBytes) {
+			break
+		}
+		n++
+		if !c.state.CompareAndSwap(queued, taken) {
+			s.leave(c)
+			continue
+		}
+		bytes += c.size()
+		batch = append(batch, c)
+	}
+	rest := copy(l.queue, l.queue[n:])
+	clear(l.queue[rest:])
+	l.queue = l.queue[:rest]
+	if len(batch) == 0 {
+		// Every call left in the queue was abandoned, so the loop above ran through all of it.
+		l.serving = false
+		l.queue = nil
+	}
+	return batch
+}
+
+// write records one batch under a context of its own, so that no caller's deadline cuts its neighbours' write short.
+func (s *Store) write(batch []*call) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.cfg.Logger.Error("panic while recording a batch", "panic", p, "stack", string(debug.Stack()))
+			for _, c := range batch {
+				c.outcome = job.Outcome{Err: fmt.Errorf("%w: panic: %v", job.ErrOutcomeUnknown, p)}
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
+	defer cancel()
+	deliveries := make([]job.Delivery, len(batch))
+	for i, c := range batch {
+		deliveries[i] = c.delivery
+	}
+	start := time.Now()
+	outcomes := s.Store.Record(ctx, deliveries)
+	if s.cfg.Observe != nil {
+		s.cfg.Observe(len(batch), time.Since(start))
+	}
+	for i, o := range outcomes {
+		if o.Err != nil && ctx.Err() != nil {
+			// The batch's deadline is not the caller's: what it gets to hear is whether anything was sent.
+			o.Err = hideContext(o.Err)
+		}
+		batch[i].outcome = o
+	}
+}
+
+// hideContext keeps what a store's error says about the write and drops what it says about the batch's own context.
+func hideContext(err error) error {
+	if errors.Is(err, job.ErrUnavailable) {
+		return fmt.Errorf("%w: %v", job.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, err)
+}

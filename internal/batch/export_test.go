@@ -1,0 +1,4 @@
+package batch
+
+// Waiting is how many deliveries wait or are under way.
+func Waiting(s *Store) int { return int(s.items.Load()) }

@@ -1,0 +1,194 @@
+// Package sqlitestore is the embedded store: one SQLite file in a data directory, for development, tests and
+// single-machine use. It keeps the promises of the MongoDB store: an answer is given only once the write is durable.
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+const (
+	// fileName is the database within the data directory, lockName the file whose OS lock says that the directory is in
+	// use. The lock is the operating system's: it goes with the process, however that ends.
+	fileName = "jobonce.db"
+	lockName = "lock"
+
+	// applicationID marks the file as ours ("JOB1"), schemaVersion says which tables it has.
+	applicationID = 0x4A4F4231
+	schemaVersion = 1
+
+	// readers bounds the connections that read beside the writer.
+	readers = 4
+)
+
+//go:embed schema.sql
+var schema string
+
+// Errors that say why a data directory cannot be opened. They are wrapped with the path and what to do.
+var (
+	// ErrInUse: another process holds the directory.
+	ErrInUse = errors.New("data directory is in use")
+	// ErrForeign: the file is not one of ours, or it is damaged beyond recognition.
+	ErrForeign = errors.New("not a JobOnce database")
+	// ErrNewer: a newer JobOnce wrote the file.
+	ErrNewer = errors.New("written by a newer JobOnce")
+	// ErrDamaged: SQLite finds the file inconsistent.
+	ErrDamaged = errors.New("database file is damaged")
+)
+
+// Options adjust a store; the zero value is fine.
+type Options struct {
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
+	MaxAttempts int
+	// Logger hears why the store went out of service. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// Open opens the store in dir, which it makes (mode 0700) when it is missing. It changes nothing in a file that it
+// refuses. The context bounds the opening alone.
+func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if err := makeDir(dir); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	lock := flock.New(filepath.Join(dir, lockName), flock.SetPermissions(0o600))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s cannot be locked: %w", dir, err)
+	}
+	if !locked {
+		return nil, fmt.Errorf("%w: another process serves %s; stop it, or choose another --data-dir", ErrInUse, dir)
+	}
+	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: filepath.Join(dir, fileName)}
+	if err := s.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
+	}
+	return s, nil
+}
+
+// makeDir makes dir and sees to it that it survives a power cut.
+func makeDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil // flock says if it is no directory
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	parent, err := os.Open(filepath.Dir(filepath.Clean(dir)))
+	if err != nil {
+		return err
+	}
+	return errors.Join(parent.Sync(), parent.Close())
+}
+
+func (s *Store) open(ctx context.Context) error {
+	fresh, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		if err := s.create(ctx); err != nil {
+			return err
+		}
+	}
+	// FULL makes every commit wait for the disk. The page cache stays at SQLite's default of 2 MB a connection: the
+	// operating system's cache does as well, and the process stays small.
+	if s.writerDB, err = openDB(s.path, "rw", "synchronous(FULL)", "busy_timeout(5000)"); err != nil {
+		return err
+	}
+	s.writerDB.SetMaxOpenConns(1)
+	if s.readerDB, err = openDB(s.path, "rw", "query_only(true)", "busy_timeout(5000)"); err != nil {
+		return err
+	}
+	s.readerDB.SetMaxOpenConns(readers)
+	s.readerDB.SetMaxIdleConns(readers)
+	return s.prepare(ctx)
+}
+
+// inspect looks at the file without writing to it, and tells whether it has yet to be made.
+func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
+	info, err := os.Stat(s.path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if !info.Mode().IsRegular() {
+		return false, fmt.Errorf("%w: not a regular file", ErrForeign)
+	}
+	db, err := openDB(s.path, "ro")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var app, version, tables int
+	for _, q := range []struct {
+		query string
+		into  *int
+	}{
+		{"SELECT count(*) FROM sqlite_schema", &tables},
+		{"PRAGMA application_id", &app},
+		{"PRAGMA user_version", &version},
+	} {
+		if err := db.QueryRowContext(ctx, q.query).Scan(q.into); err != nil {
+			return false, describe(err)
+		}
+	}
+	switch {
+	case tables == 0 && (app == 0 || app == applicationID):
+		return true, nil // a first start that did not get as far as the tables
+	case app != applicationID:
+		return false, fmt.Errorf("%w; choose another --data-dir", ErrForeign)
+	case version > schemaVersion:
+		return false, fmt.Errorf("%w (schema %d, this one knows %d); use that version", ErrNewer, version, schemaVersion)
+	}
+	// The newest entry of every tree: a file that was cut short lacks them. Reading all of it is not for start-up.
+	var newest sql.NullString
+	err = db.QueryRowContext(ctx, "SELECT (SELECT max(id) FROM jobs) || (SELECT max(id) FROM bodies) || (SELECT max(job_id) FROM jobs)").
+		Scan(&newest)
+	return false, describe(err)
+}
+
+// create makes the tables, all or none.
+func (s *Store) create(ctx context.Context) (err error) {
+	file, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	db, err := openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	_, err = db.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE; %s; PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
+		schema, applicationID, schemaVersion))
+	return describe(err)
+}
+
+func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {
+	q := url.Values{"mode": {mode}, "_pragma": pragmas}
+	// The path is escaped by hand: a data directory may hold any character.
+	return sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+}

@@ -1,0 +1,217 @@
+package sqlitestore_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+func record(t *testing.T, s job.Store, jobID string) job.Outcome {
+	t.Helper()
+	d, err := job.Input{JobID: jobID, Body: job.Body{Kind: job.BodyText, Data: "the body of " + jobID}}.Delivery(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.Record(t.Context(), []job.Delivery{d})[0]
+	if o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	return o
+}
+
+// file makes a data directory with one job in it and returns the directory and its database file, closed.
+func file(t *testing.T) (dir, path string) {
+	t.Helper()
+	dir = t.TempDir()
+	s := open(t, dir, nil)
+	record(t, s, "kept")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "jobonce.db")
+	if _, err := os.Stat(path + "-wal"); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("after Close there is still a write-ahead log (%v): the file alone is not the whole store", err)
+	}
+	return dir, path
+}
+
+func execSQL(t *testing.T, path, query string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(query); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSecondProcessIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	first := open(t, dir, nil)
+	// flock is per open file, so a second Open in this process stands for another process.
+	if _, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{}); !errors.Is(err, sqlitestore.ErrInUse) {
+		t.Fatalf("second Open: %v, want ErrInUse", err)
+	}
+	record(t, first, "still works")
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := open(t, dir, nil).Get(t.Context(), "still works", false); err != nil || r.Deliveries != 1 {
+		t.Errorf("after the first closed: %+v, %v", r, err)
+	}
+}
+
+// TestRefusedFilesStay opens files that are not to be opened: each is named as what it is, and not a byte changes.
+func TestRefusedFilesStay(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, path string)
+		want  error
+	}{
+		{"text", func(t *testing.T, path string) { write(t, path, []byte(strings.Repeat("not a database\n", 999))) }, sqlitestore.ErrForeign},
+		{"short text", func(t *testing.T, path string) { write(t, path, []byte("hello")) }, sqlitestore.ErrForeign},
+		{"another program's database", func(t *testing.T, path string) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			execSQL(t, path, "CREATE TABLE jobs (x)")
+		}, sqlitestore.ErrForeign},
+		{"newer version", func(t *testing.T, path string) { execSQL(t, path, "PRAGMA user_version = 99") }, sqlitestore.ErrNewer},
+		{"damaged header", func(t *testing.T, path string) { overwrite(t, path, 0, 16) }, sqlitestore.ErrForeign},
+		{"damaged schema", func(t *testing.T, path string) { overwrite(t, path, 100, 3900) }, sqlitestore.ErrDamaged},
+		{"cut short", func(t *testing.T, path string) {
+			if err := os.Truncate(path, 4096); err != nil {
+				t.Fatal(err)
+			}
+		}, sqlitestore.ErrDamaged},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, path := file(t)
+			c.spoil(t, path)
+			before := sum(t, path)
+			s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: testenv.Logger(t)})
+			if err == nil {
+				_ = s.Close()
+			}
+			if !errors.Is(err, c.want) {
+				t.Errorf("Open: %v, want %v", err, c.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), path) {
+				t.Errorf("%q does not name the file", err)
+			}
+			if sum(t, path) != before {
+				t.Error("the file changed")
+			}
+		})
+	}
+}
+
+func TestUnusableDirectory(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	write(t, plain, nil)
+	for _, dir := range []string{plain, filepath.Join(plain, "below"), "/proc/jobonce"} {
+		s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{})
+		if err == nil {
+			_ = s.Close()
+			t.Errorf("%s: opened", dir)
+			continue
+		}
+		if !strings.Contains(err.Error(), dir) {
+			t.Errorf("%q does not name %s", err, dir)
+		}
+	}
+}
+
+func TestOddDirectoryNames(t *testing.T) {
+	for _, name := range []string{"a b", "a?mode=ro", "a#b", "100%", "%41", "é", "a&b", "a'b", "a\\b"} {
+		dir := filepath.Join(t.TempDir(), name, "data")
+		record(t, open(t, dir, nil), "j")
+		if _, err := os.Stat(filepath.Join(dir, "jobonce.db")); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestDirectoryIsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	record(t, open(t, dir, nil), "j")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append([]string{dir}, names(dir, entries)...) {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+	}
+}
+
+// TestStandardToolReads reads the file with the sqlite3 tool, where there is one, while the store writes to it.
+func TestStandardToolReads(t *testing.T) {
+	tool, err := exec.LookPath("sqlite3")
+	if err != nil {
+		t.Skip("SKIPPED: no sqlite3 tool on PATH")
+	}
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	record(t, s, "j")
+	record(t, s, "j")
+	out, err := exec.Command(tool, "-readonly", filepath.Join(dir, "jobonce.db"),
+		"SELECT job_id, deliveries, work_state, text FROM jobs JOIN bodies USING (id); PRAGMA integrity_check").CombinedOutput()
+	if want := "j|2|untracked|the body of j\nok\n"; err != nil || string(out) != want {
+		t.Errorf("sqlite3 printed %q, %v; want %q", out, err, want)
+	}
+	record(t, s, "k")
+}
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func overwrite(t *testing.T, path string, from, n int) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(data[from:], bytes.Repeat([]byte{0xA5}, n))
+	write(t, path, data)
+}
+
+func sum(t *testing.T, path string) [32]byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sha256.Sum256(data)
+}
+
+func names(dir string, entries []os.DirEntry) []string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, filepath.Join(dir, e.Name()))
+	}
+	return out
+}

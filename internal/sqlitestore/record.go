@@ -1,0 +1,67 @@
+package sqlitestore
+
+import (
+	"context"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Record implements [job.Store] with one transaction. It fails as a whole or not at all: what SQLite can refuse here (a
+// full disk, an I/O error) is never the fault of one delivery.
+func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
+	out := make([]job.Outcome, len(deliveries))
+	err := s.update(ctx, func(now time.Time) error {
+		for i := range deliveries {
+			if err := s.recordOne(&deliveries[i], now, &out[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		for i := range out {
+			out[i] = job.Outcome{Err: err}
+		}
+	}
+	return out
+}
+
+func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) error {
+	fresh := d.NewRecord(now)
+	seen := fresh.FirstSeen.UnixMilli()
+	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, fresh.Source,
+		seen, seen, int64(fresh.Body.Kind), modeNames[fresh.Work.Mode]}, workColumns(&fresh.Work)...)
+	r, err := scanRecord(s.write.upsert.QueryRow(args...), false)
+	if err != nil {
+		return err
+	}
+	if r.Deliveries == 1 && d.Body.Kind != job.BodyNone {
+		text, bytes := bodyColumns(d.Body)
+		if _, err := s.write.addBody.Exec(r.id, text, bytes); err != nil {
+			return err
+		}
+	}
+	v := job.Decide(&r.Record, d, now)
+	if v.Claim {
+		r.Work = r.Work.Claim(d.Grant(s.maxAttempts), now)
+		if err := s.saveWork(&r); err != nil {
+			return err
+		}
+		v = job.Decide(&r.Record, d, now)
+	}
+	if v.Disposition == job.Reclaimed {
+		if err := s.readBody(&r); err != nil {
+			return err
+		}
+	}
+	if c := v.Conflict; c != nil {
+		if _, err := s.write.addConflict.Exec(int64(c.Kind), c.Event, c.Status, c.Time.UnixMilli(), r.id); err != nil {
+			return err
+		}
+		r.Conflicts++
+		r.LastConflict = c
+	}
+	*out = job.Answer(r.Record, v, now)
+	return nil
+}

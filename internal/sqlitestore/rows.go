@@ -1,0 +1,146 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// The names of states and modes in the file, by their numbers.
+var (
+	stateNames = []string{"", "untracked", "queued", "leased", "completed", "dead"}
+	modeNames  = []string{"", "untracked", "leased", "queued"}
+)
+
+// bodyColumns gives the values of bodies.text and bodies.bytes.
+func bodyColumns(b job.Body) (text, bytes any) {
+	if b.Kind == job.BodyText {
+		return b.Data, nil
+	}
+	return nil, []byte(b.Data)
+}
+
+// workColumns gives the values of the work's columns from work_state on, without work_mode, in the order of the statements.
+func workColumns(w *job.Work) []any {
+	var fingerprint any
+	if w.RequestID != "" {
+		fingerprint = []byte(w.RequestFingerprint)
+	}
+	var due any
+	if !w.Due.IsZero() {
+		due = w.Due.UnixMilli()
+	}
+	return []any{stateNames[w.State], due, orNull(w.Token), w.Generation, int64(w.Attempts), orNull(w.RequestID), fingerprint,
+		orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// row is a record and what the table knows of it beside.
+type row struct {
+	job.Record
+	id   int64
+	kind job.BodyKind
+}
+
+// scanner is a row that is being read.
+type scanner interface{ Scan(into ...any) error }
+
+// scanRecord reads the columns of recordColumns, and the two of the body when withBody is set.
+func scanRecord(from scanner, withBody bool) (r row, err error) {
+	var (
+		fingerprint, workFingerprint, bytes       []byte
+		first, last                               int64
+		dropped, due, conflictTime                sql.NullInt64
+		conflictKind                              sql.Null[uint8]
+		conflictEvent, conflictStatus, text       sql.NullString
+		state, mode                               string
+		token, requestID, claimID, result, reason sql.NullString
+	)
+	into := []any{
+		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &first, &last, &r.Deliveries,
+		&r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
+		&state, &mode, &due, &token, &r.Work.Generation, &r.Work.Attempts, &requestID, &workFingerprint, &claimID,
+		&result, &reason,
+	}
+	if withBody {
+		into = append(into, &text, &bytes)
+	}
+	if err := from.Scan(into...); err != nil {
+		return r, err
+	}
+	r.Fingerprint = string(fingerprint)
+	r.FirstSeen, r.LastSeen = fromMillis(first), fromMillis(last)
+	if dropped.Valid {
+		r.PayloadDropped = fromMillis(dropped.Int64)
+	}
+	if conflictKind.Valid {
+		r.LastConflict = &job.Conflict{Kind: job.ConflictKind(conflictKind.V), Event: conflictEvent.String,
+			Status: conflictStatus.String, Time: fromMillis(conflictTime.Int64)}
+	}
+	if r.Work.State, err = named[job.WorkState](stateNames, state); err != nil {
+		return r, err
+	}
+	if r.Work.Mode, err = named[job.WorkMode](modeNames, mode); err != nil {
+		return r, err
+	}
+	if due.Valid {
+		r.Work.Due = fromMillis(due.Int64)
+	}
+	r.Work.Token, r.Work.RequestID, r.Work.ClaimID = token.String, requestID.String, claimID.String
+	r.Work.RequestFingerprint = string(workFingerprint)
+	r.Work.Result, r.Work.Error = result.String, reason.String
+	if withBody && r.PayloadDropped.IsZero() {
+		r.setBody(text, bytes)
+	}
+	return r, nil
+}
+
+func (r *row) setBody(text sql.NullString, bytes []byte) {
+	r.Body.Kind = r.kind
+	switch r.kind {
+	case job.BodyText:
+		r.Body.Data = text.String
+	case job.BodyBytes:
+		r.Body.Data = string(bytes)
+	}
+}
+
+func named[T ~uint8](names []string, name string) (T, error) {
+	i := slices.Index(names, name)
+	if i < 0 {
+		return 0, fmt.Errorf("the file holds an unknown name %q", name)
+	}
+	return T(i), nil
+}
+
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+// describe says in our own terms what SQLite finds wrong with a file that is being opened.
+func describe(err error) error {
+	var se *sqlite.Error
+	if !errors.As(err, &se) {
+		return err
+	}
+	switch se.Code() & 0xff { // the primary code
+	case sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("%w (it is no SQLite file, or its header is damaged); choose another --data-dir, or restore a backup", ErrForeign)
+	case sqlite3.SQLITE_CORRUPT:
+		return fmt.Errorf("%w; restore a backup, or move the file away to begin anew: %v", ErrDamaged, err)
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		return fmt.Errorf("cannot be written; check its owner and permissions: %v", err)
+	}
+	return err
+}

@@ -1,0 +1,227 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Store is the embedded store. One connection writes, one transaction per call of Record; others read beside it.
+type Store struct {
+	now         func() time.Time
+	maxAttempts int
+	log         *slog.Logger
+	path        string
+	lock        *flock.Flock
+
+	writerDB, readerDB *sql.DB
+
+	// mu guards the writer: SQLite has one at a time anyway, and waiting here is fair and needs no busy handler.
+	mu     sync.Mutex
+	writer *sql.Conn
+	write  statements
+	closed bool
+
+	read struct{ basic, full *sql.Stmt }
+
+	// prepared has every statement, to be closed before the connections: one left open keeps its connection alive within
+	// SQLite, and the write-ahead log is then not emptied into the file.
+	prepared []*sql.Stmt
+
+	// broken is why the store is out of service; nil while it serves.
+	broken atomic.Pointer[error]
+}
+
+// statements are the writer's prepared statements.
+type statements struct {
+	begin, commit, rollback                *sql.Stmt
+	upsert, addBody, addConflict           *sql.Stmt
+	byID, body, saveWork, due, ofClaimCall *sql.Stmt
+}
+
+const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, first_seen, last_seen, deliveries,
+	body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time,
+	work_state, work_mode, work_due, work_token, work_generation, work_attempts, work_request_id, work_fingerprint,
+	work_claim_id, work_result, work_error`
+
+func (s *Store) prepare(ctx context.Context) (err error) {
+	// The writer must not be cut short by the end of a context: its statements run without one.
+	if s.writer, err = s.writerDB.Conn(ctx); err != nil {
+		return describe(err)
+	}
+	for _, p := range []struct {
+		on    preparer
+		stmt  **sql.Stmt
+		query string
+	}{
+		{s.writer, &s.write.begin, "BEGIN IMMEDIATE"},
+		{s.writer, &s.write.commit, "COMMIT"},
+		{s.writer, &s.write.rollback, "ROLLBACK"},
+		{s.writer, &s.write.upsert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
+				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_token, work_generation, work_attempts,
+				work_request_id, work_fingerprint, work_claim_id, work_result, work_error)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (job_id) DO UPDATE SET deliveries = deliveries + 1, last_seen = max(last_seen, excluded.last_seen)
+			RETURNING ` + recordColumns},
+		{s.writer, &s.write.addBody, "INSERT INTO bodies (id, text, bytes) VALUES (?, ?, ?)"},
+		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
+			conflict_status = ?, conflict_time = ? WHERE id = ?`},
+		{s.writer, &s.write.byID, "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"},
+		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
+		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_token = ?, work_generation = ?,
+			work_attempts = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
+			WHERE id = ?`},
+		{s.writer, &s.write.due, "SELECT " + recordColumns + ` FROM jobs WHERE work_due <= ?
+			AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due LIMIT ?3`},
+		{s.writer, &s.write.ofClaimCall, "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ? AND work_state = 'leased'
+			AND work_due > ? ORDER BY work_due`},
+		{s.readerDB, &s.read.basic, "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"},
+		{s.readerDB, &s.read.full, "SELECT " + recordColumns + ", text, bytes FROM jobs LEFT JOIN bodies USING (id) WHERE job_id = ?"},
+	} {
+		if err := s.prepareOn(ctx, p.on, p.stmt, p.query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) prepareOn(ctx context.Context, on preparer, into **sql.Stmt, query string) error {
+	stmt, err := on.PrepareContext(ctx, query)
+	if err != nil {
+		return describe(err)
+	}
+	*into = stmt
+	s.prepared = append(s.prepared, stmt)
+	return nil
+}
+
+// preparer is a connection or a pool of them.
+type preparer interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}
+
+// update runs f in a transaction. When it fails as a whole the error says what became of it; an error of the domain that f
+// returns takes the transaction back and comes out as it is.
+func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+	}
+	return s.transact(func() error { return f(s.now()) })
+}
+
+// transact runs f between BEGIN and COMMIT. When f fails nothing is written. When COMMIT fails nobody knows what the
+// disk holds, and a later commit could report success for pages that an earlier one lost: the store serves no more.
+func (s *Store) transact(f func() error) error {
+	if _, err := s.write.begin.Exec(); err != nil {
+		s.log.Error("embedded store: cannot begin a transaction", "file", s.path, "error", err)
+		return fmt.Errorf("%w: begin: %v", job.ErrUnavailable, err)
+	}
+	if err := f(); err != nil {
+		answer := errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrLeaseLost)
+		if !answer {
+			s.log.Error("embedded store: a write failed and was taken back", "file", s.path, "error", err)
+		}
+		// SQLite has rolled back by itself after some errors; then there is no transaction and this fails, as it should.
+		if _, rerr := s.write.rollback.Exec(); rerr != nil {
+			s.breakDown(fmt.Errorf("roll back: %w, after: %w", rerr, err))
+		}
+		if answer {
+			return err
+		}
+		return fmt.Errorf("%w: %v", job.ErrUnavailable, err)
+	}
+	if _, err := s.write.commit.Exec(); err != nil {
+		s.breakDown(fmt.Errorf("commit: %w", err))
+		return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
+	}
+	return nil
+}
+
+func (s *Store) breakDown(err error) {
+	s.log.Error("embedded store: out of service until the process is restarted", "file", s.path, "error", err)
+	s.broken.CompareAndSwap(nil, &err)
+}
+
+// usable returns why the store cannot be used, an error that matches job.ErrUnavailable.
+func (s *Store) usable() error {
+	if s.closed {
+		return fmt.Errorf("%w: closed", job.ErrUnavailable)
+	}
+	if err := s.broken.Load(); err != nil {
+		return fmt.Errorf("%w: out of service: %v", job.ErrUnavailable, *err)
+	}
+	return nil
+}
+
+// Get implements [job.Store].
+func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
+	if err := s.Check(ctx); err != nil {
+		return job.Record{}, err
+	}
+	stmt := s.read.basic
+	if withBody {
+		stmt = s.read.full
+	}
+	r, err := scanRecord(stmt.QueryRowContext(ctx, jobID), withBody)
+	switch {
+	case err == nil:
+		return r.Record, nil
+	case errors.Is(err, sql.ErrNoRows):
+		return job.Record{}, job.ErrNotFound
+	case ctx.Err() != nil:
+		return job.Record{}, fmt.Errorf("%w: %w", job.ErrUnavailable, ctx.Err())
+	}
+	s.log.Error("embedded store: a read failed", "file", s.path, "error", err)
+	return job.Record{}, fmt.Errorf("%w: %v", job.ErrUnavailable, err)
+}
+
+// Check implements [job.Store].
+func (s *Store) Check(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.usable()
+}
+
+// Close implements [job.Store]. It lets another process have the directory.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.release()
+}
+
+// release gives up whatever was opened. The readers go first, so that the writer is the last connection: SQLite then
+// empties the write-ahead log into the file.
+func (s *Store) release() error {
+	var errs []error
+	for _, stmt := range s.prepared {
+		errs = append(errs, stmt.Close())
+	}
+	if s.readerDB != nil {
+		errs = append(errs, s.readerDB.Close())
+	}
+	if s.writer != nil {
+		errs = append(errs, s.writer.Close())
+	}
+	if s.writerDB != nil {
+		errs = append(errs, s.writerDB.Close())
+	}
+	return errors.Join(append(errs, s.lock.Unlock())...)
+}

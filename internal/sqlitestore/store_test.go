@@ -1,0 +1,54 @@
+package sqlitestore_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/storetest"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a store in dir and closes it when the test ends.
+func open(t *testing.T, dir string, clock *testenv.Clock) *sqlitestore.Store {
+	t.Helper()
+	opts := sqlitestore.Options{Logger: testenv.Logger(t), MaxAttempts: storetest.MaxAttempts}
+	if clock != nil {
+		opts.Now = clock.Now
+	}
+	s, err := sqlitestore.Open(t.Context(), dir, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		dir, clock := t.TempDir(), testenv.NewClock()
+		return storetest.Env{
+			Store:  open(t, dir, clock),
+			Clock:  clock,
+			Reopen: func() job.Store { return open(t, dir, clock) },
+		}
+	})
+}
+
+// TestConformanceBatched runs the suite as the service runs the store: behind the lanes.
+func TestConformanceBatched(t *testing.T) {
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		dir, clock := t.TempDir(), testenv.NewClock()
+		wrap := func() job.Store { return batch.New(open(t, dir, clock), batch.Config{Lanes: 2}) }
+		return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
+	})
+}

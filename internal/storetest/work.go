@@ -1,0 +1,479 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const lease = time.Minute
+
+// leased is a delivery that asks for a lease, queued one whose work is for workers.
+func leased(jobID, requestID string) job.Input {
+	in := input(jobID, requestID)
+	d := lease
+	in.Mode, in.Lease = job.ModeLeased, &d
+	return in
+}
+
+func queued(jobID, requestID string) job.Input {
+	in := input(jobID, requestID)
+	in.Mode = job.ModeQueued
+	return in
+}
+
+func claim(t *testing.T, s job.Store, requestID string, n int, events ...string) []job.Claimed {
+	t.Helper()
+	got, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: requestID, Max: n, Lease: lease, Events: events, MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	return got
+}
+
+// wantLease checks that an outcome carries a lease that runs for the usual time, and returns it.
+func wantLease(t *testing.T, o job.Outcome, e Env) job.Lease {
+	t.Helper()
+	if o.Lease == nil {
+		t.Fatal("no lease")
+	}
+	checkLease(t, *o.Lease, e)
+	return *o.Lease
+}
+
+func checkLease(t *testing.T, l job.Lease, e Env) {
+	t.Helper()
+	if want := job.Millis(e.Clock.Now().Add(lease)); l.Token == "" || l.Generation == 0 || !l.Expires.Equal(want) {
+		t.Errorf("lease %+v, want one until %v", l, want)
+	}
+	if l.Remaining <= lease-time.Millisecond || l.Remaining > lease {
+		t.Errorf("remaining %v, want about %v", l.Remaining, lease)
+	}
+}
+
+func state(t *testing.T, s job.Store, jobID string) job.Work {
+	t.Helper()
+	return get(t, s, jobID).Work
+}
+
+func wantState(t *testing.T, s job.Store, jobID string, want job.WorkState, attempts int32) job.Work {
+	t.Helper()
+	w := state(t, s, jobID)
+	if w.State != want || w.Attempts != attempts {
+		t.Errorf("%s: state %d after %d attempts, want %d after %d", jobID, w.State, w.Attempts, want, attempts)
+	}
+	if settled := want == job.StateCompleted || want == job.StateDead; settled != w.Due.IsZero() {
+		t.Errorf("%s: due %v in state %d", jobID, w.Due, want)
+	}
+	return w
+}
+
+func leasedLife(t *testing.T, e Env) {
+	o := record(t, e.Store, leased("j", "r1"))
+	want(t, o, job.First, true, true, 1)
+	l := wantLease(t, o, e)
+
+	other := record(t, e.Store, leased("j", "r2"))
+	want(t, other, job.InProgress, false, false, 2)
+	if other.Lease != nil || !other.Record.Work.Due.Equal(l.Expires) {
+		t.Errorf("to another: lease %+v, holder until %v; want none, %v", other.Lease, other.Record.Work.Due, l.Expires)
+	}
+	e.Clock.Advance(time.Second)
+	again := record(t, e.Store, leased("j", "r1")) // its answer was lost
+	want(t, again, job.First, true, true, 3)
+	if again.Lease == nil || again.Lease.Token != l.Token || again.Lease.Generation != l.Generation ||
+		!again.Lease.Expires.Equal(l.Expires) || again.Lease.Remaining >= l.Remaining {
+		t.Errorf("replayed lease %+v, first %+v", again.Lease, l)
+	}
+	if err := e.Store.Complete(t.Context(), "j", l.Token, "done"); err != nil {
+		t.Fatal(err)
+	}
+	for i, in := range []job.Input{leased("j", "r1"), leased("j", "r2"), queued("j", "r3"), input("j", "r4")} {
+		o := record(t, e.Store, in)
+		want(t, o, job.Completed, false, i == 0, int64(4+i))
+		if o.Record.Work.Result != "done" || o.Lease != nil {
+			t.Errorf("after completion: %+v, lease %+v", o.Record.Work, o.Lease)
+		}
+	}
+	wantState(t, e.Store, "j", job.StateCompleted, 1)
+}
+
+func lapsedLeaseIsReclaimed(t *testing.T, e Env) {
+	first := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
+	e.Clock.Advance(lease - time.Second)
+	want(t, record(t, e.Store, leased("j", "r2")), job.InProgress, false, false, 2)
+	e.Clock.Advance(time.Second)
+	want(t, record(t, e.Store, input("j", "r3")), job.Pending, false, false, 3)
+	want(t, record(t, e.Store, queued("j", "r4")), job.Pending, false, false, 4)
+
+	other := leased("j", "r5")
+	other.Body.Data += " " // it differs, and is flagged; the stored event counts
+	o := record(t, e.Store, other)
+	want(t, o, job.Reclaimed, true, false, 5)
+	second := wantLease(t, o, e)
+	if second.Token == first.Token || second.Generation <= first.Generation {
+		t.Errorf("second lease %+v after %+v", second, first)
+	}
+	if o.Record.Body != leased("j", "").Body {
+		t.Errorf("the reclaimed job comes with body %+v", o.Record.Body)
+	}
+	replay := record(t, e.Store, other)
+	want(t, replay, job.Reclaimed, true, false, 6)
+	if replay.Lease == nil || replay.Lease.Token != second.Token || replay.Record.Body != o.Record.Body {
+		t.Errorf("replay of the reclaim: %+v", replay)
+	}
+	want(t, record(t, e.Store, leased("j", "r5")), job.InProgress, false, false, 7) // same id, other body
+	want(t, record(t, e.Store, leased("j", "r1")), job.InProgress, false, true, 8)  // the creator, too late
+
+	// The first holder is fenced.
+	lost(t, "Renew", func() error { _, err := e.Store.Renew(t.Context(), "j", first.Token, lease); return err })
+	lost(t, "Complete", func() error { return e.Store.Complete(t.Context(), "j", first.Token, "") })
+	lost(t, "Release", func() error { return e.Store.Release(t.Context(), "j", first.Token, job.Release{}) })
+	wantState(t, e.Store, "j", job.StateLeased, 2)
+}
+
+func lost(t *testing.T, what string, f func() error) {
+	t.Helper()
+	if err := f(); !errors.Is(err, job.ErrLeaseLost) {
+		t.Errorf("%s: %v, want ErrLeaseLost", what, err)
+	}
+}
+
+func lapsedLeaseStillHolds(t *testing.T, e Env) {
+	for _, op := range []string{"renew", "complete", "release"} {
+		l := wantLease(t, record(t, e.Store, leased(op, "")), e)
+		e.Clock.Advance(2 * lease)
+		var err error
+		switch op {
+		case "renew":
+			var renewed job.Lease
+			renewed, err = e.Store.Renew(t.Context(), op, l.Token, lease)
+			checkLease(t, renewed, e)
+			if renewed.Generation != l.Generation || renewed.Token != l.Token {
+				t.Errorf("renewed %+v to %+v", l, renewed)
+			}
+			want(t, record(t, e.Store, leased(op, "")), job.InProgress, false, false, 2)
+		case "complete":
+			err = e.Store.Complete(t.Context(), op, l.Token, "")
+		case "release":
+			err = e.Store.Release(t.Context(), op, l.Token, job.Release{})
+		}
+		if err != nil {
+			t.Errorf("%s after the lease lapsed: %v", op, err)
+		}
+	}
+}
+
+func repeatedOperations(t *testing.T, e Env) {
+	token := func(id string) string { return wantLease(t, record(t, e.Store, leased(id, "")), e).Token }
+	ctx := t.Context()
+
+	done := token("complete")
+	for _, result := range []string{"first", "second"} {
+		if err := e.Store.Complete(ctx, "complete", done, result); err != nil {
+			t.Errorf("Complete: %v", err)
+		}
+	}
+	if w := wantState(t, e.Store, "complete", job.StateCompleted, 1); w.Result != "first" {
+		t.Errorf("the result is %q, want the first", w.Result)
+	}
+	lost(t, "Renew a completed job", func() error { _, err := e.Store.Renew(ctx, "complete", done, lease); return err })
+	lost(t, "Release a completed job", func() error { return e.Store.Release(ctx, "complete", done, job.Release{}) })
+
+	back := token("release")
+	if err := e.Store.Release(ctx, "release", back, job.Release{Delay: time.Hour, Error: "why"}); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	due := state(t, e.Store, "release").Due
+	e.Clock.Advance(time.Minute)
+	if err := e.Store.Release(ctx, "release", back, job.Release{Error: "again"}); err != nil {
+		t.Errorf("Release again: %v", err)
+	}
+	if w := wantState(t, e.Store, "release", job.StateQueued, 1); w.Error != "why" || !w.Due.Equal(due) {
+		t.Errorf("the repeated release changed %+v", w)
+	}
+	lost(t, "Complete a released job", func() error { return e.Store.Complete(ctx, "release", back, "") })
+
+	dead := token("dead")
+	for range 2 {
+		if err := e.Store.Release(ctx, "dead", dead, job.Release{Dead: true, Error: "hopeless"}); err != nil {
+			t.Errorf("Release dead: %v", err)
+		}
+	}
+	if w := wantState(t, e.Store, "dead", job.StateDead, 1); w.Error != "hopeless" {
+		t.Errorf("dead with %+v", w)
+	}
+	want(t, record(t, e.Store, leased("dead", "")), job.Dead, false, false, 2)
+
+	for _, id := range []string{"absent", ""} {
+		if err := e.Store.Complete(ctx, id, done, ""); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("Complete %q: %v", id, err)
+		}
+	}
+	record(t, e.Store, input("untracked", ""))
+	for _, tok := range []string{done, ""} {
+		lost(t, "Complete an untracked job", func() error { return e.Store.Complete(ctx, "untracked", tok, "") })
+	}
+}
+
+func releasedWorkWaits(t *testing.T, e Env) {
+	l := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
+	if err := e.Store.Release(t.Context(), "j", l.Token, job.Release{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, record(t, e.Store, leased("j", "r2")), job.Pending, false, false, 2)
+	want(t, record(t, e.Store, leased("j", "r1")), job.First, false, true, 3)
+	if got := claim(t, e.Store, "c1", 5); len(got) != 0 {
+		t.Errorf("claimed %d before it was due", len(got))
+	}
+	e.Clock.Advance(time.Hour)
+	o := record(t, e.Store, leased("j", "r2"))
+	want(t, o, job.Reclaimed, true, false, 4)
+	if next := wantLease(t, o, e); next.Generation <= l.Generation {
+		t.Errorf("generation %d after %d", next.Generation, l.Generation)
+	}
+}
+
+func otherEventNeverClaims(t *testing.T, e Env) {
+	other := func(id, request string) job.Input {
+		in := leased(id, request)
+		in.Status, in.Body = "ERROR", job.Body{}
+		return in
+	}
+	record(t, e.Store, leased("leased", "r1"))
+	record(t, e.Store, queued("queued", "r1"))
+	e.Clock.Advance(2 * lease)
+	for _, id := range []string{"leased", "queued"} {
+		o := record(t, e.Store, other(id, "r2"))
+		want(t, o, job.Pending, false, false, 2)
+		if o.Verdict.Conflict == nil || o.Verdict.Conflict.Kind != job.ConflictEvent || o.Lease != nil {
+			t.Errorf("%s: conflict %+v, lease %+v", id, o.Verdict.Conflict, o.Lease)
+		}
+		if r := get(t, e.Store, id); r.Conflicts != 1 || r.Status != "OK" {
+			t.Errorf("%s: %d conflicts, status %s", id, r.Conflicts, r.Status)
+		}
+	}
+}
+
+func queuedLife(t *testing.T, e Env) {
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 1)
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 2)
+	want(t, record(t, e.Store, queued("j", "r2")), job.Pending, false, false, 3)
+	want(t, record(t, e.Store, input("j", "r3")), job.Pending, false, false, 4)
+
+	got := claim(t, e.Store, "c1", 5)
+	if len(got) != 1 {
+		t.Fatalf("claimed %d jobs, want 1", len(got))
+	}
+	checkLease(t, got[0].Lease, e)
+	if r := got[0].Record; r.JobID != "j" || r.Body != queued("j", "").Body || r.Work.Attempts != 1 || r.Work.Mode != job.ModeQueued {
+		t.Errorf("claimed %+v", r)
+	}
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 5)
+	want(t, record(t, e.Store, leased("j", "r2")), job.InProgress, false, false, 6)
+	if more := claim(t, e.Store, "c2", 5); len(more) != 0 {
+		t.Errorf("claimed what is leased: %+v", more)
+	}
+	again := claim(t, e.Store, "c1", 5)
+	if len(again) != 1 || again[0].Lease.Token != got[0].Lease.Token || again[0].Record.Body != got[0].Record.Body {
+		t.Errorf("the same request got %+v", again)
+	}
+	if err := e.Store.Complete(t.Context(), "j", got[0].Lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	if again := claim(t, e.Store, "c1", 5); len(again) != 0 {
+		t.Errorf("the same request got %d completed jobs", len(again))
+	}
+	// A delivery that asks for a lease takes queued work that is due.
+	record(t, e.Store, queued("k", "r1"))
+	o := record(t, e.Store, leased("k", "r2"))
+	want(t, o, job.Reclaimed, true, false, 2)
+	wantLease(t, o, e)
+}
+
+func claimsOldestFirst(t *testing.T, e Env) {
+	var ids []string
+	for i := range 7 {
+		id := fmt.Sprintf("job-%d", 9-i)
+		in := queued(id, "")
+		in.Event = []string{"a", "b"}[i%2]
+		in.Body = job.Body{}
+		record(t, e.Store, in)
+		ids = append(ids, id)
+		e.Clock.Advance(time.Second)
+	}
+	record(t, e.Store, input("untracked", ""))
+	names := func(got []job.Claimed) (out []string) {
+		for _, c := range got {
+			out = append(out, c.Record.JobID)
+		}
+		return out
+	}
+	for i, c := range []struct {
+		n      int
+		events []string
+		want   []string
+	}{
+		{2, nil, ids[:2]},
+		{2, []string{"b"}, []string{ids[3], ids[5]}},
+		{1, []string{"b", "c"}, nil},
+		{10, []string{"a", "c"}, []string{ids[2], ids[4], ids[6]}},
+		{10, nil, nil},
+	} {
+		if diff := cmp.Diff(c.want, names(claim(t, e.Store, fmt.Sprint("c", i), c.n, c.events...))); diff != "" {
+			t.Errorf("claim %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+func claimFitsTheReply(t *testing.T, e Env) {
+	for i := range 4 {
+		in := queued(fmt.Sprintf("job-%d", i), "")
+		in.Body = job.Body{Kind: job.BodyText, Data: strings.Repeat("x", 600<<10)}
+		record(t, e.Store, in)
+		e.Clock.Advance(time.Second)
+	}
+	for i, want := range []int{1, 2, 1} {
+		bytes := []int{100, 1300 << 10, 3 << 20}[i]
+		got, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: fmt.Sprint(i), Max: 10, Lease: lease, MaxBytes: bytes})
+		if err != nil || len(got) != want {
+			t.Errorf("claim within %d bytes: %d jobs, %v; want %d", bytes, len(got), err, want)
+		}
+	}
+}
+
+func attemptsRunOut(t *testing.T, e Env) {
+	record(t, e.Store, leased("by delivery", ""))
+	record(t, e.Store, queued("by claim", ""))
+	for n := range int32(MaxAttempts) {
+		if n > 0 {
+			o := record(t, e.Store, leased("by delivery", ""))
+			want(t, o, job.Reclaimed, true, false, int64(n)+1)
+		}
+		if got := claim(t, e.Store, fmt.Sprint("c", n), 1); len(got) != 1 || got[0].Record.Work.Attempts != n+1 {
+			t.Fatalf("attempt %d: %+v", n+1, got)
+		}
+		wantState(t, e.Store, "by delivery", job.StateLeased, n+1)
+		e.Clock.Advance(2 * lease)
+	}
+	record(t, e.Store, queued("behind", ""))
+	o := record(t, e.Store, leased("by delivery", ""))
+	want(t, o, job.Dead, false, false, MaxAttempts+1)
+	// The dead one makes room for the next.
+	if got := claim(t, e.Store, "last", 1); len(got) != 1 || got[0].Record.JobID != "behind" {
+		t.Errorf("claimed %+v, want the job behind the dead one", got)
+	}
+	for _, id := range []string{"by delivery", "by claim"} {
+		if w := wantState(t, e.Store, id, job.StateDead, MaxAttempts); w.Error == "" || w.Token != "" {
+			t.Errorf("%s: dead with %+v", id, w)
+		}
+	}
+}
+
+func unclaimedWorkIsFree(t *testing.T, e Env) {
+	for i := range 3 {
+		record(t, e.Store, queued(fmt.Sprint("job-", i), ""))
+	}
+	got := claim(t, e.Store, "c1", 3)
+	if len(got) != 3 {
+		t.Fatalf("claimed %d", len(got))
+	}
+	if err := e.Store.Complete(t.Context(), got[2].Record.JobID, got[2].Lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // repeated, it changes nothing
+		if err := e.Store.Unclaim(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, e.Store, got[2].Record.JobID, job.StateCompleted, 1)
+	again := claim(t, e.Store, "c2", 3)
+	if len(again) != 2 {
+		t.Fatalf("claimed %d again, want 2", len(again))
+	}
+	for _, c := range again {
+		before := got[slices.IndexFunc(got, func(g job.Claimed) bool { return g.Record.JobID == c.Record.JobID })]
+		if c.Record.Work.Attempts != 1 || c.Lease.Generation <= before.Lease.Generation || c.Lease.Token == before.Lease.Token {
+			t.Errorf("after it was given back: %+v, %+v", c.Record.Work, c.Lease)
+		}
+		lost(t, "Complete what was given back", func() error {
+			return e.Store.Complete(t.Context(), c.Record.JobID, before.Lease.Token, "")
+		})
+	}
+}
+
+// raceForTheWork has many callers want the same free work, by delivery and by claim: each job goes to one of them.
+func raceForTheWork(t *testing.T, e Env) {
+	const workers = 6
+	ids := jobIDs(12)
+	for _, id := range ids {
+		record(t, e.Store, queued(id, ""))
+	}
+	var mu sync.Mutex
+	holders := map[string][]job.Lease{}
+	got := func(id string, l job.Lease) {
+		mu.Lock()
+		defer mu.Unlock()
+		holders[id] = append(holders[id], l)
+	}
+	together(workers, func(w int) {
+		if w%2 == 0 {
+			for i := 0; ; i++ {
+				c, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: fmt.Sprintf("c-%d-%d", w, i), Max: 3, Lease: lease, MaxBytes: 1 << 20})
+				if err != nil {
+					t.Error(err)
+				}
+				for _, one := range c {
+					got(one.Record.JobID, one.Lease)
+				}
+				if len(c) == 0 {
+					return
+				}
+			}
+		}
+		for _, id := range ids {
+			o := e.Store.Record(t.Context(), []job.Delivery{check(t, leased(id, ""))})[0]
+			if o.Err != nil {
+				t.Error(o.Err)
+			}
+			if o.Lease != nil != o.Verdict.StartWork {
+				t.Errorf("%s: start %t, lease %+v", id, o.Verdict.StartWork, o.Lease)
+			}
+			if o.Lease != nil {
+				got(id, *o.Lease)
+			}
+		}
+	})
+	for _, id := range ids {
+		if len(holders[id]) != 1 {
+			t.Errorf("%s was leased to %d callers", id, len(holders[id]))
+		}
+		wantState(t, e.Store, id, job.StateLeased, 1)
+	}
+}
+
+func workBatch(t *testing.T, e Env) {
+	out := e.Store.Record(t.Context(), []job.Delivery{
+		check(t, leased("l", "r1")), check(t, queued("q", "r1")), check(t, leased("l", "r2")), check(t, leased("q", "r2")),
+		check(t, leased("l", "r1")), check(t, input("q", "r3")), check(t, queued("q", "r1")),
+	})
+	want(t, out[0], job.First, true, true, 1)
+	want(t, out[1], job.First, false, true, 1)
+	want(t, out[2], job.InProgress, false, false, 2)
+	want(t, out[3], job.Reclaimed, true, false, 2)
+	want(t, out[4], job.First, true, true, 3)
+	want(t, out[5], job.InProgress, false, false, 3)
+	want(t, out[6], job.First, false, true, 4)
+	if a, b := wantLease(t, out[0], e), wantLease(t, out[4], e); a.Token != b.Token {
+		t.Errorf("the replay in one batch got another lease: %+v, %+v", a, b)
+	}
+	wantLease(t, out[3], e)
+}

@@ -1,0 +1,33 @@
+package testenv
+
+import (
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+)
+
+// Logger writes everything, debug lines included, to the test's output for as long as the test runs, and nowhere
+// afterwards: a test's output panics once the test is over, and what a store or server does last may come after that.
+func Logger(t testing.TB) *slog.Logger {
+	w := &logWriter{w: t.Output()}
+	t.Cleanup(w.stop)
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+type logWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (w *logWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.w.Write(p)
+}
+
+func (w *logWriter) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.w = io.Discard
+}
