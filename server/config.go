@@ -1,0 +1,95 @@
+package server
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// The values that [Config] fields get when they are zero.
+const (
+	DefaultMaxCallTime     = 30 * time.Second
+	DefaultShutdownTimeout = 15 * time.Second
+	DefaultHealthInterval  = time.Second
+	DefaultSlowCall        = time.Second
+)
+
+// Config is what an operator can set. The zero value is ready for use.
+type Config struct {
+	// MaxPayloadBytes is the limit of a webhook's body. 0: job.DefaultMaxPayloadBytes; at most job.MaxPayloadBytes.
+	MaxPayloadBytes int
+	// MaxCallTime cuts the deadline of calls that come with none or with a later one. 0: DefaultMaxCallTime.
+	MaxCallTime time.Duration
+	// ShutdownTimeout is how long calls under way may go on once the server is to stop. 0: DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+	// HealthInterval is how often the store is asked whether it can serve. 0: DefaultHealthInterval.
+	HealthInterval time.Duration
+	// LogCalls logs every call, which about doubles what a call costs, instead of only failed and slow ones.
+	LogCalls bool
+	// SlowCall is the time from which on a call is logged as slow. 0: DefaultSlowCall.
+	SlowCall time.Duration
+	// Logger takes the server's log. Payloads are never written to it. nil: slog.Default().
+	Logger *slog.Logger
+	// Credentials secure the connections. nil: plaintext.
+	Credentials credentials.TransportCredentials
+	// UnaryInterceptors and StreamInterceptors go around all that the server does with a call, the first one outermost.
+	// They see malformed requests and panics as the errors that the caller gets.
+	UnaryInterceptors  []grpc.UnaryServerInterceptor
+	StreamInterceptors []grpc.StreamServerInterceptor
+	// Observer hears what became of each delivery. nil: nobody does.
+	Observer Observer
+}
+
+// Observer is told of each delivery of a RecordDelivery or BatchRecordDeliveries call that reached its handler, from
+// many goroutines at once.
+type Observer interface {
+	// Recorded is told the verdict on a delivery that was recorded.
+	Recorded(v job.Verdict)
+	// Failed is told the reason, without its prefix, why a delivery got an error instead.
+	Failed(reason string)
+}
+
+// nobody is the observer when there is none.
+type nobody struct{}
+
+func (nobody) Recorded(job.Verdict) {}
+func (nobody) Failed(string)        {}
+
+// withDefaults checks the configuration and returns a copy without zero values.
+func (c Config) withDefaults() (Config, error) {
+	if c.MaxPayloadBytes < 0 || c.MaxPayloadBytes > job.MaxPayloadBytes {
+		return c, fmt.Errorf("server: MaxPayloadBytes is %d, it must be 1 to %d", c.MaxPayloadBytes, job.MaxPayloadBytes)
+	}
+	if c.MaxPayloadBytes == 0 {
+		c.MaxPayloadBytes = job.DefaultMaxPayloadBytes
+	}
+	for _, f := range []struct {
+		name  string
+		value *time.Duration
+		zero  time.Duration
+	}{
+		{"MaxCallTime", &c.MaxCallTime, DefaultMaxCallTime},
+		{"ShutdownTimeout", &c.ShutdownTimeout, DefaultShutdownTimeout},
+		{"HealthInterval", &c.HealthInterval, DefaultHealthInterval},
+		{"SlowCall", &c.SlowCall, DefaultSlowCall},
+	} {
+		if *f.value < 0 {
+			return c, fmt.Errorf("server: %s is %v, it must not be negative", f.name, *f.value)
+		}
+		if *f.value == 0 {
+			*f.value = f.zero
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Observer == nil {
+		c.Observer = nobody{}
+	}
+	return c, nil
+}

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// errorDomain is the domain of every ErrorInfo.
+	errorDomain = "jobonce"
+	// pushbackTrailer tells gRPC's own retry policy how long to wait, in milliseconds.
+	pushbackTrailer = "grpc-retry-pushback-ms"
+)
+
+// reasons says for each reason with which code it is sent, unless a place says otherwise, and how long a client does
+// well to wait before it retries: 0 where a retry is no use. An unknown outcome is worth asking again soon, since the
+// write went through most of the time; a store that is away takes longer to come back.
+var reasons = map[joboncev1.ErrorReason]struct {
+	code  codes.Code
+	retry time.Duration
+}{
+	joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD:         {codes.InvalidArgument, 0},
+	joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE:     {codes.InvalidArgument, 0},
+	joboncev1.ErrorReason_ERROR_REASON_JOB_NOT_FOUND:         {codes.NotFound, 0},
+	joboncev1.ErrorReason_ERROR_REASON_EXPECTATION_NOT_FOUND: {codes.NotFound, 0},
+	joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST:            {codes.Aborted, 0},
+	joboncev1.ErrorReason_ERROR_REASON_WRONG_STATE:           {codes.FailedPrecondition, 0},
+	joboncev1.ErrorReason_ERROR_REASON_OVERLOADED:            {codes.ResourceExhausted, 200 * time.Millisecond},
+	joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED:          {codes.ResourceExhausted, time.Second},
+	joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:     {codes.Unavailable, 500 * time.Millisecond},
+	joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN:       {codes.Unavailable, 100 * time.Millisecond},
+	joboncev1.ErrorReason_ERROR_REASON_UNAUTHENTICATED:       {codes.Unauthenticated, 0},
+	joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:     {codes.PermissionDenied, 0},
+	joboncev1.ErrorReason_ERROR_REASON_INTERNAL:              {codes.Internal, 0},
+	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED:         {codes.Unimplemented, 0},
+}
+
+// problem is an error as a client is told of it.
+type problem struct {
+	code    codes.Code
+	reason  joboncev1.ErrorReason
+	message string
+	// field is the request's field at fault, or empty.
+	field string
+	// retry is how long to wait before a retry, 0 when there is nothing to say about it.
+	retry time.Duration
+	// requestID is the one to retry with, for an unknown outcome of a write.
+	requestID string
+	// cause is for the log only.
+	cause error
+}
+
+func newProblem(reason joboncev1.ErrorReason, message string) *problem {
+	r := reasons[reason]
+	return &problem{code: r.code, reason: reason, message: message, retry: r.retry}
+}
+
+// explain makes of any error what a client is told: this is the one place where it is decided. ctx is the call's,
+// requestID that of the write that failed; empty for a read.
+func explain(ctx context.Context, err error, requestID string) *problem {
+	var p *problem
+	var invalid *job.InvalidError
+	unavailable, unknown := errors.Is(err, job.ErrUnavailable), errors.Is(err, job.ErrOutcomeUnknown)
+	late, cancelled := errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled)
+	if ctx.Err() == nil && (unavailable || unknown) {
+		// The call goes on: it was a time limit of the store's own.
+		late, cancelled = false, false
+	}
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &invalid):
+		reason := joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD
+		if invalid.TooLarge {
+			reason = joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE
+		}
+		p = newProblem(reason, invalid.Error())
+		p.field = invalid.Field
+	case errors.Is(err, job.ErrNotFound):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_JOB_NOT_FOUND, "nothing is recorded under this job_id")
+	case errors.Is(err, job.ErrLeaseLost):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST, "the lease is somebody else's by now, or the work is settled")
+	case cancelled:
+		p = unknownOutcome("the call was cancelled", requestID)
+		p.code, p.retry = codes.Canceled, 0
+	case errors.Is(err, job.ErrOverloaded):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many calls wait already; nothing was written")
+	case unavailable:
+		// Also when the deadline passed: that nothing was written is worth more to the caller.
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, "the store could not be reached in time; nothing was written")
+	case late:
+		p = unknownOutcome("the deadline passed", requestID)
+		p.code, p.retry = codes.DeadlineExceeded, 0
+	case unknown:
+		p = unknownOutcome("the store did not say what became of the write", requestID)
+	default:
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_INTERNAL, "internal error; the server's log has the cause")
+	}
+	p.cause = err
+	return p
+}
+
+func unknownOutcome(why, requestID string) *problem {
+	message := why
+	if requestID != "" {
+		message += "; it may have been written or not: retry with the same request_id"
+	}
+	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, message)
+	p.requestID = requestID
+	return p
+}
+
+// fail explains err and sends the trailer that goes with it.
+func fail(ctx context.Context, err error, requestID string) *problem {
+	p := explain(ctx, err, requestID)
+	if p.retry > 0 {
+		// It fails only outside of a call, and then there is nobody to tell.
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushbackTrailer, strconv.FormatInt(p.retry.Milliseconds(), 10)))
+	}
+	return p
+}
+
+// Error is for logs: it has no cause, which is logged on its own.
+func (p *problem) Error() string { return p.message }
+
+func (p *problem) Unwrap() error { return p.cause }
+
+// GRPCStatus is how grpc-go asks an error for its status.
+func (p *problem) GRPCStatus() *status.Status {
+	info := &errdetails.ErrorInfo{Domain: errorDomain, Reason: reasonName(p.reason)}
+	if p.requestID != "" {
+		info.Metadata = map[string]string{"request_id": p.requestID}
+	}
+	details := []protoadapt.MessageV1{info}
+	if p.field != "" {
+		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+			{Field: p.field, Description: p.message},
+		}})
+	}
+	if p.retry > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(p.retry)})
+	}
+	st := status.New(p.code, p.message)
+	if detailed, err := st.WithDetails(details...); err == nil {
+		st = detailed
+	}
+	return st
+}
+
+// item is the problem as one item of a batch is told of it.
+func (p *problem) item() *joboncev1.ItemError {
+	e := &joboncev1.ItemError{
+		Code: int32(p.code), Reason: p.reason, Message: p.message, Field: p.field, RequestId: p.requestID,
+	}
+	if p.retry > 0 {
+		e.RetryDelay = durationpb.New(p.retry)
+	}
+	return e
+}
+
+// serverFault tells whether somebody who runs the server should hear of it.
+func serverFault(c codes.Code) bool {
+	switch c {
+	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+func reasonName(r joboncev1.ErrorReason) string {
+	return strings.TrimPrefix(r.String(), "ERROR_REASON_")
+}

@@ -1,0 +1,124 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// checkTimeout is how long the store may take to say that it can serve. One that takes longer cannot.
+const checkTimeout = 5 * time.Second
+
+// healthService is the standard health service, set by asking the store.
+type healthService struct {
+	*health.Server
+	jobs     Jobs
+	interval time.Duration
+	log      *slog.Logger
+	// services are the names that have a status, "" for the server as a whole.
+	services []string
+	// serving and reason are what the store said last; only the goroutine that asks it uses them.
+	serving bool
+	reason  string
+	// ready is closed when the store is ready for the first time.
+	ready chan struct{}
+	// stopping ends when the server stops.
+	stopping context.Context
+	cancel   context.CancelFunc
+}
+
+func newHealthService(jobs Jobs, interval time.Duration, log *slog.Logger, services ...string) *healthService {
+	h := &healthService{
+		Server: health.NewServer(), jobs: jobs, interval: interval, log: log, services: append([]string{""}, services...),
+		ready: make(chan struct{}),
+	}
+	h.stopping, h.cancel = context.WithCancel(context.Background())
+	h.set(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	return h
+}
+
+func (h *healthService) set(s grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	for _, name := range h.services {
+		h.SetServingStatus(name, s)
+	}
+}
+
+// run asks the store until ctx ends.
+func (h *healthService) run(ctx context.Context) {
+	ticker := time.NewTicker(h.interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			h.ask(ctx)
+		}
+	}
+}
+
+// ask asks the store once and says what it answers. Without an answer by the end of ctx all stays as it is.
+func (h *healthService) ask(ctx context.Context) {
+	err := h.check(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	switch {
+	case err == nil && !h.serving:
+		h.set(grpc_health_v1.HealthCheckResponse_SERVING)
+		h.log.Info("serving: the store is ready")
+		select {
+		case <-h.ready:
+		default:
+			close(h.ready)
+		}
+	case err != nil && (h.serving || err.Error() != h.reason):
+		// A new reason is a change, too.
+		h.set(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		h.log.Error("not serving: the store is not ready", "reason", err)
+		h.reason = err.Error()
+	}
+	h.serving = err == nil
+}
+
+func (h *healthService) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return h.jobs.Check(ctx)
+}
+
+// stop says NOT_SERVING for good and ends the watches.
+func (h *healthService) stop() {
+	h.Shutdown()
+	h.cancel()
+}
+
+// Watch is the standard Watch, but ends with a last NOT_SERVING when the server stops: a watch never ends by itself, and
+// one client that watches would hold up the graceful stop until its timeout.
+func (h *healthService) Watch(req *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(h.stopping, cancel)()
+	err := h.Server.Watch(req, watchStream{stream, ctx})
+	if h.stopping.Err() == nil {
+		return err
+	}
+	if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_NOT_SERVING}); err != nil {
+		return err
+	}
+	return status.Error(codes.Unavailable, "the server is stopping")
+}
+
+// watchStream is a stream with another context.
+type watchStream struct {
+	grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]
+	ctx context.Context
+}
+
+func (w watchStream) Context() context.Context { return w.ctx }

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+const (
+	serving    = grpc_health_v1.HealthCheckResponse_SERVING
+	notServing = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+)
+
+type watch = grpc.ServerStreamingClient[grpc_health_v1.HealthCheckResponse]
+
+// watchAll watches the server as a whole and its service.
+func watchAll(t *testing.T, s *running) []watch {
+	t.Helper()
+	var watches []watch
+	for _, name := range []string{"", joboncev1.IdempotencyService_ServiceDesc.ServiceName} {
+		w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watches = append(watches, w)
+	}
+	return watches
+}
+
+func expect(t *testing.T, watches []watch, want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	t.Helper()
+	for i, w := range watches {
+		got, err := w.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.GetStatus() != want {
+			t.Errorf("watch %d: got %v, want %v", i, got.GetStatus(), want)
+		}
+	}
+}
+
+func TestHealthFollowsTheStore(t *testing.T) {
+	answers := make(chan error)
+	s := start(t, Config{HealthInterval: time.Millisecond}, &memoryJobs{onCheck: func(ctx context.Context) error {
+		select {
+		case err := <-answers:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}})
+	away, damaged := errors.New("away"), errors.New("damaged")
+	answers <- away
+	watches := watchAll(t, s)
+	// Not before the store said so.
+	expect(t, watches, notServing)
+	answers <- away
+	select {
+	case <-s.server.Ready():
+		t.Error("ready before the store is")
+	default:
+	}
+	answers <- nil
+	<-s.server.Ready()
+	expect(t, watches, serving)
+	answers <- nil
+	answers <- damaged
+	expect(t, watches, notServing)
+	answers <- damaged
+	answers <- away
+	answers <- nil
+	expect(t, watches, serving)
+	answers <- away
+	expect(t, watches, notServing)
+
+	// Each change is logged once. The store is asked again only when the answer before was dealt with.
+	answers <- away
+	var reasons []any
+	for _, line := range s.log.lines(t, "not serving: the store is not ready") {
+		reasons = append(reasons, line["reason"])
+	}
+	if len(reasons) != 4 || reasons[0] != "away" || reasons[1] != "damaged" || reasons[2] != "away" || reasons[3] != "away" {
+		t.Errorf("logged %v", reasons)
+	}
+	if n := len(s.log.lines(t, "serving: the store is ready")); n != 2 {
+		t.Errorf("logged %d times that the store is ready, want 2", n)
+	}
+}
+
+func TestHealthWhenStopping(t *testing.T) {
+	jobs, entered, release := held()
+	s := start(t, Config{}, jobs)
+	watches := watchAll(t, s)
+	// The store is ready from the start, so the first answer says so.
+	expect(t, watches, serving)
+	call := record(t.Context(), s, text("a", "{}"))
+	<-entered
+	s.stop()
+	// Clients hear of it while the last calls still run, and the watches end, since they would hold up the stop.
+	expect(t, watches, notServing)
+	for _, w := range watches {
+		var err error
+		for err == nil {
+			var resp *grpc_health_v1.HealthCheckResponse
+			if resp, err = w.Recv(); err == nil && resp.GetStatus() != notServing {
+				t.Errorf("got %v after NOT_SERVING", resp.GetStatus())
+			}
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("the watch ends with %v", err)
+		}
+	}
+	close(release)
+	if err := <-call; err != nil {
+		t.Error(err)
+	}
+	if err := <-s.stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHealthOfUnknownService(t *testing.T) {
+	s := start(t, Config{}, new(memoryJobs))
+	_, err := grpc_health_v1.NewHealthClient(s.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "no.such"})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("got %v", err)
+	}
+}

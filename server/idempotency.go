@@ -1,0 +1,217 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// The bounds of one BatchRecordDeliveries call.
+	maxBatchItems = 256
+	maxBatchBytes = 8 << 20
+
+	// maxResponseBytes holds the largest payload and the rest of its job, and stays under the 4 MiB that gRPC clients
+	// take by default.
+	maxResponseBytes = job.MaxPayloadBytes + 128<<10
+
+	// attemptsHeader is what gRPC's own retries carry: how many attempts went before.
+	attemptsHeader = "grpc-previous-rpc-attempts"
+)
+
+// idempotencyService implements IdempotencyService.
+type idempotencyService struct {
+	joboncev1.UnimplementedIdempotencyServiceServer
+	jobs       Jobs
+	maxPayload int
+	log        *slog.Logger
+	observer   Observer
+	bell       *bell
+}
+
+// RecordDelivery records one delivery.
+func (s *idempotencyService) RecordDelivery(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, error) {
+	d, err := s.delivery(ctx, req)
+	if err != nil {
+		return nil, s.observed(fail(ctx, err, ""))
+	}
+	o := s.jobs.RecordOne(ctx, d)
+	if o.Err != nil {
+		return nil, s.observed(fail(ctx, o.Err, d.RequestID))
+	}
+	s.recorded(&o)
+	return toResponse(&o, true), nil
+}
+
+// BatchRecordDeliveries records the valid ones of many deliveries in one call of the store.
+func (s *idempotencyService) BatchRecordDeliveries(ctx context.Context, req *joboncev1.BatchRecordDeliveriesRequest) (*joboncev1.BatchRecordDeliveriesResponse, error) {
+	if err := checkBatch(req.GetDeliveries()); err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	results := make([]*joboncev1.BatchRecordDeliveriesResponse_Result, len(req.GetDeliveries()))
+	valid := make([]job.Delivery, 0, len(results))
+	at := make([]int, 0, len(results)) // where the valid ones stand in the request
+	for i, r := range req.GetDeliveries() {
+		d, err := s.delivery(ctx, r)
+		if err != nil {
+			results[i] = itemError(s.observed(explain(ctx, err, "")))
+			continue
+		}
+		valid, at = append(valid, d), append(at, i)
+	}
+	if len(valid) > 0 {
+		outcomes := s.jobs.Record(ctx, valid)
+		trimBodies(outcomes)
+		for i := range outcomes {
+			results[at[i]] = s.itemResult(ctx, &outcomes[i], valid[i].RequestID)
+		}
+		s.logFaults(ctx, outcomes)
+	}
+	return &joboncev1.BatchRecordDeliveriesResponse{Results: results}, nil
+}
+
+// GetJob reads one job.
+func (s *idempotencyService) GetJob(ctx context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+	if err := job.CheckJobID(req.GetJobId()); err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	var full bool
+	switch req.GetView() {
+	case joboncev1.JobView_JOB_VIEW_UNSPECIFIED, joboncev1.JobView_JOB_VIEW_BASIC:
+	case joboncev1.JobView_JOB_VIEW_FULL:
+		full = true
+	default:
+		return nil, fail(ctx, &job.InvalidError{Field: "view", Problem: fmt.Sprintf("%d is not known", req.GetView())}, "")
+	}
+	r, err := s.jobs.Get(ctx, req.GetJobId(), full)
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	resp := &joboncev1.GetJobResponse{Job: toJob(&r)}
+	if n := proto.Size(resp); n > maxResponseBytes {
+		// Others who write to the same collection know no limit.
+		p := newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE,
+			fmt.Sprintf("the job is %d bytes, a response holds %d; read it with JOB_VIEW_BASIC", n, maxResponseBytes))
+		p.code = codes.FailedPrecondition
+		return nil, fail(ctx, p, "")
+	}
+	return resp, nil
+}
+
+// delivery checks one request.
+func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (job.Delivery, error) {
+	in, err := fromRequest(req)
+	if err != nil {
+		return job.Delivery{}, err
+	}
+	if in.RequestID == "" && isTransportRetry(ctx) {
+		return job.Delivery{}, errRetryWithoutID()
+	}
+	return in.Delivery(s.maxPayload)
+}
+
+// isTransportRetry tells whether gRPC itself repeats the call.
+func isTransportRetry(ctx context.Context) bool {
+	for _, v := range metadata.ValueFromIncomingContext(ctx, attemptsHeader) {
+		if n, err := strconv.Atoi(v); err == nil && n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// errRetryWithoutID is the error of a call that gRPC repeats without a request id.
+func errRetryWithoutID() error {
+	return &job.InvalidError{Field: "request_id", Problem: "is required in a call that gRPC retries: " +
+		"without it the retry cannot be told from another call"}
+}
+
+// checkBatch checks what concerns a batch as a whole.
+func checkBatch(deliveries []*joboncev1.RecordDeliveryRequest) error {
+	if n := len(deliveries); n > maxBatchItems {
+		return &job.InvalidError{Field: "deliveries", Problem: fmt.Sprintf("has %d items; the limit is %d", n, maxBatchItems)}
+	}
+	var bytes int
+	for _, d := range deliveries {
+		bytes += len(d.GetPayload()) + len(d.GetPayloadBytes())
+	}
+	if bytes > maxBatchBytes {
+		return &job.InvalidError{
+			Field: "deliveries", Problem: fmt.Sprintf("has payloads of %d bytes; the limit is %d", bytes, maxBatchBytes), TooLarge: true,
+		}
+	}
+	return nil
+}
+
+// itemResult is what one delivery of a batch is told.
+func (s *idempotencyService) itemResult(ctx context.Context, o *job.Outcome, requestID string) *joboncev1.BatchRecordDeliveriesResponse_Result {
+	if o.Err != nil {
+		return itemError(s.observed(explain(ctx, o.Err, requestID)))
+	}
+	s.recorded(o)
+	return &joboncev1.BatchRecordDeliveriesResponse_Result{
+		Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Response{Response: toResponse(o, false)},
+	}
+}
+
+// recorded tells the observer of a verdict, and those who wait for work of a job that was queued.
+func (s *idempotencyService) recorded(o *job.Outcome) {
+	s.observer.Recorded(o.Verdict)
+	if o.Verdict.FirstDelivery && o.Record.Work.State == job.StateQueued {
+		s.bell.ring()
+	}
+}
+
+// trimBodies leaves out the bodies that do not fit into a response beside the rest of it. Their callers read them with
+// GetJob.
+func trimBodies(outcomes []job.Outcome) {
+	room := job.MaxPayloadBytes - len(outcomes)*jobOverhead
+	for i := range outcomes {
+		body := &outcomes[i].Record.Body
+		if room -= len(body.Data); room < 0 {
+			*body = job.Body{}
+		}
+	}
+}
+
+// observed tells the observer of what a delivery got instead of a verdict, and returns it.
+func (s *idempotencyService) observed(p *problem) *problem {
+	s.observer.Failed(reasonName(p.reason))
+	return p
+}
+
+func itemError(p *problem) *joboncev1.BatchRecordDeliveriesResponse_Result {
+	return &joboncev1.BatchRecordDeliveriesResponse_Result{
+		Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Error{Error: p.item()},
+	}
+}
+
+// logFaults logs the first fault among the items of a batch that is ours: the call itself succeeds, so nobody else
+// would.
+func (s *idempotencyService) logFaults(ctx context.Context, outcomes []job.Outcome) {
+	var first *problem
+	faults := 0
+	for i := range outcomes {
+		if outcomes[i].Err == nil {
+			continue
+		}
+		if p := explain(ctx, outcomes[i].Err, ""); serverFault(p.code) {
+			if first == nil {
+				first = p
+			}
+			faults++
+		}
+	}
+	if first != nil {
+		s.log.LogAttrs(ctx, levelOf(first.code), "items of a batch failed", slog.Int("failed", faults),
+			slog.Int("of", len(outcomes)), slog.String("reason", reasonName(first.reason)), slog.Any("cause", first.cause))
+	}
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// notes is an observer, and interceptors, that keep what they are told.
+type notes struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *notes) add(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, fmt.Sprintf(format, args...))
+}
+
+// take returns the notes since the last time.
+func (n *notes) take() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	lines := n.lines
+	n.lines = nil
+	return lines
+}
+
+func (n *notes) Recorded(v job.Verdict) { n.add("recorded %d %t", v.Disposition, v.Conflict != nil) }
+func (n *notes) Failed(reason string)   { n.add("failed %s", reason) }
+
+func TestObserver(t *testing.T) {
+	var n notes
+	s := start(t, Config{Observer: &n}, &memoryJobs{onRecord: func(_ context.Context, d job.Delivery) error {
+		if d.JobID == "away" {
+			return job.ErrUnavailable
+		}
+		return nil
+	}})
+	first, duplicate := fmt.Sprint("recorded ", job.First, " false"), fmt.Sprint("recorded ", job.Duplicate, " true")
+	for _, tc := range []struct {
+		req  *joboncev1.RecordDeliveryRequest
+		want string
+	}{
+		{text("a", "x"), first},
+		{text("a", "y"), duplicate},
+		{text("", "x"), "failed INVALID_FIELD"},
+		{text("away", "x"), "failed STORE_UNAVAILABLE"},
+	} {
+		_, _ = s.RecordDelivery(t.Context(), tc.req)
+		if got := n.take(); !slices.Equal(got, []string{tc.want}) {
+			t.Errorf("%v: observed %q, want %q", tc.req, got, tc.want)
+		}
+	}
+	_, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
+		Deliveries: []*joboncev1.RecordDeliveryRequest{text("b", "x"), text("", "x"), text("away", "x"), text("b", "y")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := n.take()
+	slices.Sort(got)
+	if want := []string{"failed INVALID_FIELD", "failed STORE_UNAVAILABLE", first, duplicate}; !slices.Equal(got, want) {
+		t.Errorf("of a batch: observed %q, want %q", got, want)
+	}
+}
+
+// TestOuterInterceptors shows what the interceptors of the configuration see: every call with the error that its caller
+// gets, malformed requests and panics too.
+func TestOuterInterceptors(t *testing.T) {
+	var n notes
+	unary := func(name string) grpc.UnaryServerInterceptor {
+		return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			n.add("%s %v", name, status.Code(err))
+			return resp, err
+		}
+	}
+	ended := make(chan struct{})
+	s := start(t, Config{
+		UnaryInterceptors: []grpc.UnaryServerInterceptor{unary("outer"), unary("inner")},
+		StreamInterceptors: []grpc.StreamServerInterceptor{
+			func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+				defer close(ended)
+				err := handler(srv, stream)
+				n.add("%s %v", info.FullMethod, status.Code(err))
+				return err
+			},
+		},
+	}, &memoryJobs{onRecord: func(_ context.Context, d job.Delivery) error {
+		if d.JobID == "panic" {
+			panic("a fault")
+		}
+		return nil
+	}})
+	for _, tc := range []struct {
+		req  *joboncev1.RecordDeliveryRequest
+		want codes.Code
+	}{
+		{text("a", "x"), codes.OK},
+		{text("panic", "x"), codes.Internal},
+		{text("", "x"), codes.InvalidArgument},
+	} {
+		_, _ = s.RecordDelivery(t.Context(), tc.req)
+		if got, want := n.take(), []string{"inner " + tc.want.String(), "outer " + tc.want.String()}; !slices.Equal(got, want) {
+			t.Errorf("%v: saw %q, want %q", tc.req, got, want)
+		}
+	}
+	_ = s.invokeRaw(t, joboncev1.IdempotencyService_RecordDelivery_FullMethodName, []byte{0xff})
+	if got, want := n.take(), []string{"inner InvalidArgument", "outer InvalidArgument"}; !slices.Equal(got, want) {
+		t.Errorf("of a malformed request: saw %q, want %q", got, want)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, []watch{w}, serving)
+	cancel()
+	<-ended
+	if got, want := n.take(), []string{"/grpc.health.v1.Health/Watch Canceled"}; !slices.Equal(got, want) {
+		t.Errorf("of a stream: saw %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// maxReceiveBytes lies well over the largest payload and the largest batch, so that an oversize one gets our error
+	// and not the transport's.
+	maxReceiveBytes = 16 << 20
+	// maxStreams bounds what one connection can have under way, and with it the memory that one client can take: more
+	// calls wait in the client. It is far above what a client that batches needs.
+	maxStreams = 1000
+)
+
+// The keepalive rules. Clients ping every 30 seconds or less often, idle ones too; the margin is for clocks and for
+// proxies that ping on their own. The server's pings find peers that vanished without a word.
+var (
+	keepaliveEnforcement = keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}
+	keepaliveParams      = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}
+)
+
+// Jobs is the store as the server uses it.
+type Jobs interface {
+	job.Store
+	// RecordOne is Record for one delivery.
+	RecordOne(ctx context.Context, d job.Delivery) job.Outcome
+}
+
+// Server serves the API, server reflection and the standard health service. Make one with [New].
+type Server struct {
+	cfg    Config
+	log    *slog.Logger
+	grpc   *grpc.Server
+	health *healthService
+	ran    atomic.Bool
+}
+
+// Ready is closed once the server has said SERVING for the first time: the store is ready and calls are answered.
+func (s *Server) Ready() <-chan struct{} { return s.health.ready }
+
+// New makes a server over the store. It starts nothing. The error names the field of the configuration at fault.
+func New(cfg Config, jobs Jobs) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(maxReceiveBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveEnforcementPolicy(keepaliveEnforcement),
+		grpc.KeepaliveParams(keepaliveParams),
+		// Run returns only when no handler runs any more, so that the store can be closed then.
+		grpc.WaitForHandlers(true),
+	}
+	opts = append(opts, chain(cfg)...)
+	if cfg.Credentials != nil {
+		opts = append(opts, grpc.Creds(cfg.Credentials))
+	}
+
+	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...)}
+	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger,
+		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName)
+	bell := newBell()
+	joboncev1.RegisterIdempotencyServiceServer(registrar{s.grpc}, &idempotencyService{
+		jobs: jobs, maxPayload: cfg.MaxPayloadBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
+	})
+	joboncev1.RegisterWorkServiceServer(registrar{s.grpc}, &workService{
+		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping,
+	})
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	return s, nil
+}
+
+// Run serves on the listener and closes it. It asks the store once before, for 5 seconds at most, so that where the store
+// is ready the first answer of the health service is SERVING. When ctx ends the server says NOT_SERVING, ends the calls that
+// wait for work, takes no new calls, lets those under way finish within Config.ShutdownTimeout, cuts what is left, and Run returns nil. The error is the listener's
+// failure, or the second use of a server, which serves only once.
+//
+// No handler runs any more when Run returns. The store stays open: closing it is the caller's to do, afterwards.
+func (s *Server) Run(ctx context.Context, lis net.Listener) error {
+	if !s.ran.CompareAndSwap(false, true) {
+		return errors.Join(errors.New("server: Run was called before"), lis.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	s.health.ask(ctx)
+	healthDone := make(chan struct{})
+	go func() {
+		defer close(healthDone)
+		s.health.run(ctx)
+	}()
+	served := make(chan error, 1)
+	go func() {
+		served <- s.grpc.Serve(lis)
+		cancel()
+	}()
+
+	<-ctx.Done()
+	s.health.stop()
+	s.stop()
+	<-healthDone
+	// A server that is stopped before it serves says so with ErrServerStopped.
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("server: serve on %v: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+// stop stops serving, gracefully as long as the time allows.
+func (s *Server) stop() {
+	hard := make(chan struct{})
+	timer := time.AfterFunc(s.cfg.ShutdownTimeout, func() {
+		defer close(hard)
+		s.log.Warn("calls still run and are cut", "after", s.cfg.ShutdownTimeout)
+		s.grpc.Stop()
+	})
+	s.grpc.GracefulStop()
+	if !timer.Stop() {
+		<-hard
+	}
+}

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// jobOverhead is more than a claimed job takes in a response beside its body: its id, error, conflict and lease.
+	jobOverhead = 8 << 10
+	// giveBackTimeout bounds giving back claims whose caller has left.
+	giveBackTimeout = 5 * time.Second
+)
+
+// workService implements WorkService.
+type workService struct {
+	joboncev1.UnimplementedWorkServiceServer
+	jobs Jobs
+	log  *slog.Logger
+	bell *bell
+	// stopping ends when the server is to stop: nobody is kept waiting then.
+	stopping context.Context
+}
+
+// ClaimWork leases due jobs, and waits for some if there are none.
+func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
+	r, err := claimRequest(ctx, req)
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	claimed, err := s.claim(ctx, r, req.GetWait().AsDuration())
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err()
+		s.giveBack(ctx, claimed)
+	}
+	if err != nil {
+		return nil, fail(ctx, err, r.RequestID)
+	}
+	if len(claimed) == r.Max {
+		s.bell.ring() // there may be more
+	}
+	if s.log.Enabled(ctx, slog.LevelDebug) && len(claimed) > 0 {
+		s.log.LogAttrs(ctx, slog.LevelDebug, "work claimed", slog.String("worker_id", req.GetWorkerId()), slog.Int("jobs", len(claimed)))
+	}
+	resp := &joboncev1.ClaimWorkResponse{}
+	for i := range claimed {
+		resp.Jobs = append(resp.Jobs, &joboncev1.ClaimedJob{Job: toJob(&claimed[i].Record), Lease: toLease(&claimed[i].Lease)})
+	}
+	return resp, nil
+}
+
+// claim claims, and as long as nothing is due and the time allows waits and claims again: when work was made here, and
+// now and then for work that other instances made or that became due.
+func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.Duration) ([]job.Claimed, error) {
+	waiting, cancel := context.WithTimeout(ctx, waitWithin(ctx, wait))
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	rung := s.bell.enter()
+	defer s.bell.leave()
+	for {
+		claimed, err := s.jobs.Claim(ctx, r)
+		if err != nil || len(claimed) > 0 {
+			return claimed, err
+		}
+		poll := time.NewTimer(s.bell.pollInterval())
+		select {
+		case <-rung:
+		case <-poll.C:
+		case <-waiting.Done():
+		}
+		poll.Stop()
+		if waiting.Err() != nil {
+			return nil, nil
+		}
+	}
+}
+
+// waitWithin is how long to wait: as asked, but so that an empty answer still arrives before the call's deadline.
+func waitWithin(ctx context.Context, asked time.Duration) time.Duration {
+	const margin = 100 * time.Millisecond
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(asked, time.Until(deadline)-margin)
+	}
+	return asked
+}
+
+// giveBack returns claims that the caller will not hear of. Where that fails they lapse.
+func (s *workService) giveBack(ctx context.Context, claimed []job.Claimed) {
+	if len(claimed) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	if err := s.jobs.Unclaim(ctx, claimed); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "claims could not be given back; their leases lapse", slog.Int("jobs", len(claimed)), slog.Any("cause", err))
+		return
+	}
+	s.bell.ring()
+}
+
+// claimRequest checks a request for work.
+func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.ClaimRequest, error) {
+	r := job.ClaimRequest{RequestID: req.GetRequestId(), Max: int(req.GetMaxJobs()), Events: req.GetEvents()}
+	if r.Max == 0 {
+		r.Max = 1
+	}
+	if r.Max < 0 || r.Max > job.MaxClaimJobs {
+		return r, &job.InvalidError{Field: "max_jobs", Problem: fmt.Sprintf("must be 1 to %d", job.MaxClaimJobs)}
+	}
+	r.MaxBytes = job.MaxPayloadBytes - r.Max*jobOverhead
+	lease, err := leaseDuration(req.GetLeaseDuration())
+	if err != nil {
+		return r, err
+	}
+	r.Lease = lease
+	if len(r.Events) > job.MaxClaimEvents {
+		return r, &job.InvalidError{Field: "events", Problem: fmt.Sprintf("has %d items; the limit is %d", len(r.Events), job.MaxClaimEvents)}
+	}
+	for i, event := range r.Events {
+		field := fmt.Sprintf("events[%d]", i)
+		if event == "" {
+			return r, &job.InvalidError{Field: field, Problem: "is empty"}
+		}
+		if err := job.CheckText(field, event, job.MaxEventBytes); err != nil {
+			return r, err
+		}
+	}
+	if err := job.CheckText("worker_id", req.GetWorkerId(), job.MaxWorkerIDBytes); err != nil {
+		return r, err
+	}
+	if w := req.GetWait(); w != nil && (w.CheckValid() != nil || w.AsDuration() < 0 || w.AsDuration() > maxWait) {
+		return r, &job.InvalidError{Field: "wait", Problem: fmt.Sprintf("must be 0 to %v", maxWait)}
+	}
+	if err := job.CheckText("request_id", r.RequestID, job.MaxRequestIDBytes); err != nil {
+		return r, err
+	}
+	if r.RequestID == "" {
+		if isTransportRetry(ctx) {
+			return r, errRetryWithoutID()
+		}
+		r.RequestID = job.NewToken()
+	}
+	return r, nil
+}
+
+// RenewLease lets a lease run anew.
+func (s *workService) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.RenewLeaseResponse, error) {
+	if err := checkLease(req); err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	d, err := leaseDuration(req.GetLeaseDuration())
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	lease, err := s.jobs.Renew(ctx, req.GetJobId(), req.GetLeaseToken(), d)
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	return &joboncev1.RenewLeaseResponse{Lease: toLease(&lease)}, nil
+}
+
+// CompleteWork ends the work.
+func (s *workService) CompleteWork(ctx context.Context, req *joboncev1.CompleteWorkRequest) (*joboncev1.CompleteWorkResponse, error) {
+	err := checkLease(req)
+	if err == nil {
+		err = job.CheckText("result", req.GetResult(), job.MaxResultBytes)
+	}
+	if err == nil {
+		err = s.jobs.Complete(ctx, req.GetJobId(), req.GetLeaseToken(), req.GetResult())
+	}
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	return &joboncev1.CompleteWorkResponse{}, nil
+}
+
+// ReleaseWork gives the work back or up.
+func (s *workService) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequest) (*joboncev1.ReleaseWorkResponse, error) {
+	r := job.Release{Error: req.GetError(), Dead: req.GetDead(), Delay: req.GetRetryDelay().AsDuration()}
+	err := checkLease(req)
+	if err == nil {
+		err = job.CheckText("error", r.Error, job.MaxErrorBytes)
+	}
+	if err == nil && req.GetRetryDelay() != nil {
+		switch {
+		case r.Dead:
+			err = &job.InvalidError{Field: "retry_delay", Problem: "goes with dead unset only"}
+		case req.GetRetryDelay().CheckValid() != nil || r.Delay < 0 || r.Delay > job.MaxRetryDelay:
+			err = &job.InvalidError{Field: "retry_delay", Problem: fmt.Sprintf("must be 0 to %v", job.MaxRetryDelay)}
+		}
+	}
+	if err == nil {
+		err = s.jobs.Release(ctx, req.GetJobId(), req.GetLeaseToken(), r)
+	}
+	if err != nil {
+		return nil, fail(ctx, err, "")
+	}
+	if !r.Dead && r.Delay == 0 {
+		s.bell.ring()
+	}
+	return &joboncev1.ReleaseWorkResponse{}, nil
+}
+
+// checkLease checks what names a lease.
+func checkLease(req interface {
+	GetJobId() string
+	GetLeaseToken() string
+}) error {
+	if err := job.CheckJobID(req.GetJobId()); err != nil {
+		return err
+	}
+	return job.CheckToken(req.GetLeaseToken())
+}
+
+// leaseDuration checks how long a lease is to run.
+func leaseDuration(d *durationpb.Duration) (time.Duration, error) {
+	lease, err := toDuration("lease_duration", d)
+	if err == nil {
+		err = job.CheckLease(lease)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return *lease, nil
+}
