@@ -1,0 +1,224 @@
+package mongostore_test
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+)
+
+// fakeServer speaks as much of MongoDB's wire protocol as the driver needs, for what the test database cannot be made to
+// say: a refused password, a missing role, a collation, a clock that is off.
+type fakeServer struct {
+	listener net.Listener
+
+	mu      sync.Mutex
+	answers map[string]func(bson.Raw) bson.D // by the command's name
+	seen    map[string][]bson.Raw
+	conns   []net.Conn
+
+	serving sync.WaitGroup
+}
+
+// startFake starts a server that answers like a healthy standalone with an empty database. With a TLS configuration it
+// speaks TLS only.
+func startFake(t *testing.T, config *tls.Config) *fakeServer {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config != nil {
+		listener = tls.NewListener(listener, config)
+	}
+	f := &fakeServer{listener: listener, seen: map[string][]bson.Raw{}, answers: map[string]func(bson.Raw) bson.D{}}
+	f.answer("hello", bson.D{})
+	f.answer("ping", bson.D{{Key: "ok", Value: 1.0}})
+	f.answer("endSessions", bson.D{{Key: "ok", Value: 1.0}})
+	f.answer("createIndexes", bson.D{{Key: "ok", Value: 1.0}})
+	f.answer("listCollections", cursorOf())
+	f.answer("listIndexes", cursorOf())
+	f.serving.Go(f.accept)
+	t.Cleanup(f.stop)
+	return f
+}
+
+// cursorOf is the reply of a command that returns documents.
+func cursorOf(docs ...bson.D) bson.D {
+	batch := bson.A{}
+	for _, d := range docs {
+		batch = append(batch, d)
+	}
+	return bson.D{{Key: "ok", Value: 1.0}, {Key: "cursor", Value: bson.D{
+		{Key: "id", Value: int64(0)}, {Key: "ns", Value: "app.sume_jobs"}, {Key: "firstBatch", Value: batch},
+	}}}
+}
+
+// failure is the reply of a command that failed.
+func failure(code int32, name, message string) bson.D {
+	return bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: code}, {Key: "codeName", Value: name}, {Key: "errmsg", Value: message}}
+}
+
+// answer sets what the server replies to a command from now on. To that of hello is added what the protocol needs.
+func (f *fakeServer) answer(command string, reply bson.D) {
+	f.answerWith(command, func(bson.Raw) bson.D { return reply })
+}
+
+func (f *fakeServer) answerWith(command string, reply func(bson.Raw) bson.D) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answers[command] = reply
+}
+
+// commands returns the commands of that name that the server has got.
+func (f *fakeServer) commands(name string) []bson.Raw {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.seen[name])
+}
+
+func (f *fakeServer) addr() string { return f.listener.Addr().String() }
+
+func (f *fakeServer) stop() {
+	_ = f.listener.Close()
+	f.mu.Lock()
+	for _, c := range f.conns {
+		_ = c.Close()
+	}
+	f.mu.Unlock()
+	f.serving.Wait()
+}
+
+func (f *fakeServer) accept() {
+	for {
+		conn, err := f.listener.Accept()
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conns = append(f.conns, conn)
+		f.mu.Unlock()
+		f.serving.Go(func() {
+			defer conn.Close()
+			for f.serveOne(conn) == nil {
+			}
+		})
+	}
+}
+
+// serveOne answers one message. Its error ends the connection.
+func (f *fakeServer) serveOne(conn net.Conn) error {
+	message := make([]byte, 4, 512)
+	if _, err := io.ReadFull(conn, message); err != nil {
+		return err
+	}
+	length := binary.LittleEndian.Uint32(message)
+	if length < 16 || length > 48<<20 {
+		return io.ErrUnexpectedEOF // like a real server that gets a TLS handshake instead of a message
+	}
+	message = append(message, make([]byte, length-4)...)
+	if _, err := io.ReadFull(conn, message[4:]); err != nil {
+		return err
+	}
+	_, id, _, opcode, rest, _ := wiremessage.ReadHeader(message)
+	command := readCommand(opcode, rest)
+	reply, err := bson.Marshal(f.reply(command))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(appendReply(opcode, id, reply))
+	return err
+}
+
+// readCommand takes the command out of a message, with its document sequences as arrays.
+func readCommand(opcode wiremessage.OpCode, b []byte) bson.Raw {
+	if opcode == wiremessage.OpQuery { // the driver's first hello
+		_, b, _ = wiremessage.ReadQueryFlags(b)
+		_, b, _ = wiremessage.ReadQueryFullCollectionName(b)
+		doc, _, _ := wiremessage.ReadQueryQuery(b[8:])
+		return bson.Raw(doc)
+	}
+	var command bsoncore.Document
+	sequences := map[string][]bsoncore.Document{}
+	_, b, ok := wiremessage.ReadMsgFlags(b)
+	for ok && len(b) > 0 {
+		var kind wiremessage.SectionType
+		if kind, b, ok = wiremessage.ReadMsgSectionType(b); !ok {
+			break
+		}
+		if kind == wiremessage.SingleDocument {
+			command, b, ok = wiremessage.ReadMsgSectionSingleDocument(b)
+			continue
+		}
+		var name string
+		var docs []bsoncore.Document
+		name, docs, b, ok = wiremessage.ReadMsgSectionDocumentSequence(b)
+		sequences[name] = docs
+	}
+	whole := slices.Clone([]byte(command[:len(command)-1]))
+	for name, docs := range sequences {
+		index, grown := bsoncore.AppendArrayElementStart(whole, name)
+		for _, d := range docs {
+			grown = bsoncore.AppendDocumentElement(grown, "0", d)
+		}
+		whole, _ = bsoncore.AppendArrayEnd(grown, index)
+	}
+	whole, _ = bsoncore.AppendDocumentEnd(whole, 0)
+	return bson.Raw(whole)
+}
+
+func (f *fakeServer) reply(command bson.Raw) bson.D {
+	first, err := command.IndexErr(0)
+	if err != nil {
+		return failure(9, "FailedToParse", "no command")
+	}
+	name := first.Key()
+	if name == "isMaster" || name == "ismaster" {
+		name = "hello"
+	}
+	f.mu.Lock()
+	f.seen[name] = append(f.seen[name], command)
+	answer := f.answers[name]
+	f.mu.Unlock()
+	if answer == nil {
+		return failure(59, "CommandNotFound", "no such command: "+name)
+	}
+	reply := answer(command)
+	if name != "hello" {
+		return reply
+	}
+	protocol := bson.D{
+		{Key: "ok", Value: 1.0}, {Key: "isWritablePrimary", Value: true}, {Key: "maxWireVersion", Value: int32(21)}, {Key: "minWireVersion", Value: int32(0)},
+		{Key: "maxBsonObjectSize", Value: int32(16 << 20)}, {Key: "maxMessageSizeBytes", Value: int32(48_000_000)},
+		{Key: "maxWriteBatchSize", Value: int32(100_000)}, {Key: "saslSupportedMechs", Value: bson.A{"SCRAM-SHA-256"}},
+	}
+	if !slices.ContainsFunc(reply, func(e bson.E) bool { return e.Key == "localTime" }) {
+		protocol = append(protocol, bson.E{Key: "localTime", Value: time.Now()})
+	}
+	return append(protocol, reply...)
+}
+
+func appendReply(opcode wiremessage.OpCode, to int32, doc []byte) []byte {
+	var b []byte
+	if opcode == wiremessage.OpQuery {
+		_, b = wiremessage.AppendHeaderStart(b, 0, to, wiremessage.OpReply)
+		b = wiremessage.AppendReplyFlags(b, 0)
+		b = wiremessage.AppendReplyCursorID(b, 0)
+		b = wiremessage.AppendReplyStartingFrom(b, 0)
+		b = wiremessage.AppendReplyNumberReturned(b, 1)
+	} else {
+		_, b = wiremessage.AppendHeaderStart(b, 0, to, wiremessage.OpMsg)
+		b = wiremessage.AppendMsgFlags(b, 0)
+		b = wiremessage.AppendMsgSectionType(b, wiremessage.SingleDocument)
+	}
+	b = append(b, doc...)
+	return bsoncore.UpdateLength(b, 0, int32(len(b)))
+}

@@ -1,0 +1,161 @@
+package mongostore
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+func raw(t *testing.T, d bson.D) bson.Raw {
+	t.Helper()
+	b, err := bson.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// wantSchemaError checks that an error is one for a person, and says the text.
+func wantSchemaError(t *testing.T, err error, text string) {
+	t.Helper()
+	var schema *schemaError
+	if !errors.As(err, &schema) || !strings.Contains(err.Error(), text) {
+		t.Errorf("got %v, want a schema error that says %q", err, text)
+	}
+}
+
+func TestJudgeIndexes(t *testing.T) {
+	key := func(n any) bson.E { return bson.E{Key: "key", Value: bson.D{{Key: "job_id", Value: n}}} }
+	name := bson.E{Key: "name", Value: "job_id_1"}
+	unique := bson.E{Key: "unique", Value: true}
+	id := bson.D{{Key: "v", Value: 2}, {Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "name", Value: "_id_"}}
+	good := bson.D{key(int32(1)), name, unique}
+	for label, c := range map[string]struct {
+		indexes []bson.D
+		found   bool
+		fault   string
+	}{
+		"none":             {nil, false, ""},
+		"of _id alone":     {[]bson.D{id}, false, ""},
+		"ours":             {[]bson.D{id, good}, true, ""},
+		"int64":            {[]bson.D{{key(int64(1)), name, unique}}, true, ""},
+		"double":           {[]bson.D{{key(1.0), name, unique}}, true, ""},
+		"other name":       {[]bson.D{{key(1), {Key: "name", Value: "jobs"}, unique}}, true, ""},
+		"simple collation": {[]bson.D{{key(1), name, unique, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}}, true, ""},
+		"descending":       {[]bson.D{{key(-1), name, unique}}, false, ""},
+		"hashed":           {[]bson.D{{key("hashed"), name}}, false, ""},
+		"compound": {[]bson.D{{{Key: "key", Value: bson.D{{Key: "job_id", Value: 1}, {Key: "event", Value: 1}}}, name, unique}},
+			false, ""},
+		"without a key": {[]bson.D{{name, unique}}, false, ""},
+		"not unique":    {[]bson.D{{key(1), name}}, false, "not unique"},
+		"unique: false": {[]bson.D{{key(1), name, {Key: "unique", Value: false}}}, false, "not unique"},
+		"sparse":        {[]bson.D{{key(1), name, unique, {Key: "sparse", Value: true}}}, false, "sparse"},
+		"partial":       {[]bson.D{{key(1), name, unique, {Key: "partialFilterExpression", Value: bson.D{}}}}, false, "partial"},
+		"TTL":           {[]bson.D{{key(1), name, unique, {Key: "expireAfterSeconds", Value: 3600}}}, false, "expires"},
+		"TTL of 0":      {[]bson.D{{key(1), name, unique, {Key: "expireAfterSeconds", Value: 0.0}}}, false, "expires"},
+		"collation": {[]bson.D{{key(1), name, unique, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}}},
+			false, "collation en"},
+		"two faults": {[]bson.D{{key(1), name, {Key: "sparse", Value: true}}}, false, "not unique and it is sparse"},
+		"one right and one wrong": {[]bson.D{good, {key(1.0), {Key: "name", Value: "other"}, unique, {Key: "sparse", Value: true}}},
+			false, `"other"`},
+	} {
+		t.Run(label, func(t *testing.T) {
+			var indexes []bson.Raw
+			for _, d := range c.indexes {
+				indexes = append(indexes, raw(t, d))
+			}
+			found, err := judgeIndexes(indexes)
+			if found != c.found {
+				t.Errorf("found: %t, want %t", found, c.found)
+			}
+			if c.fault != "" {
+				wantSchemaError(t, err, c.fault)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestJudgeCollection(t *testing.T) {
+	locale := func(l string) bson.D { return bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: l}}}} }
+	for label, c := range map[string]struct {
+		kind  string
+		opts  bson.D
+		fault string
+	}{
+		"plain":            {"collection", nil, ""},
+		"without a type":   {"", bson.D{}, ""},
+		"validator":        {"collection", bson.D{{Key: "validator", Value: bson.D{}}}, ""},
+		"simple collation": {"collection", locale("simple"), ""},
+		"collation":        {"collection", locale("de"), `collation "de"`},
+		"capped":           {"collection", bson.D{{Key: "capped", Value: true}, {Key: "size", Value: 1000}}, "capped"},
+		"view":             {"view", bson.D{{Key: "viewOn", Value: "x"}}, "is a view"},
+		"time series":      {"timeseries", nil, "is a timeseries"},
+	} {
+		t.Run(label, func(t *testing.T) {
+			var opts bson.Raw
+			if c.opts != nil {
+				opts = raw(t, c.opts)
+			}
+			err := judgeCollection("jobs", c.kind, opts)
+			if c.fault != "" {
+				wantSchemaError(t, err, c.fault)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestURIOptions holds what the URI says, and our defaults where it is silent.
+func TestURIOptions(t *testing.T) {
+	for query, c := range map[string]struct {
+		wc        any
+		journal   bool
+		selection time.Duration
+		connect   time.Duration
+		app       string
+		warns     bool
+	}{
+		"":                              {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
+		"journal=true":                  {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
+		"w=majority&wtimeoutMS=100":     {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
+		"journal=false":                 {"majority", false, 3 * time.Second, 5 * time.Second, "jobonce", true},
+		"w=1":                           {1, true, 3 * time.Second, 5 * time.Second, "jobonce", true},
+		"w=two-centres":                 {"two-centres", true, 3 * time.Second, 5 * time.Second, "jobonce", true},
+		"serverSelectionTimeoutMS=7":    {"majority", true, 7 * time.Millisecond, 5 * time.Second, "jobonce", false},
+		"connectTimeoutMS=8":            {"majority", true, 3 * time.Second, 8 * time.Millisecond, "jobonce", false},
+		"appName=mine&retryWrites=true": {"majority", true, 3 * time.Second, 5 * time.Second, "mine", false},
+	} {
+		t.Run(query, func(t *testing.T) {
+			var log strings.Builder
+			co, err := clientOptions(Options{URI: "mongodb://host/?" + query, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wc *writeconcern.WriteConcern = co.WriteConcern
+			if wc.W != c.wc || wc.Journal == nil || *wc.Journal != c.journal {
+				t.Errorf("write concern %+v, journal %v", wc, wc.Journal)
+			}
+			if *co.ServerSelectionTimeout != c.selection || *co.ConnectTimeout != c.connect || *co.AppName != c.app {
+				t.Errorf("selection %v, connect %v, app %s", *co.ServerSelectionTimeout, *co.ConnectTimeout, *co.AppName)
+			}
+			if warned := strings.Contains(log.String(), "weakens the write concern"); warned != c.warns {
+				t.Errorf("warned: %t, want %t", warned, c.warns)
+			}
+		})
+	}
+	co, err := clientOptions(Options{URI: "mongodb://host/?maxPoolSize=7&minPoolSize=2&timeoutMS=900&maxIdleTimeMS=1000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *co.MaxPoolSize != 7 || *co.MinPoolSize != 2 || *co.Timeout != 900*time.Millisecond || *co.MaxConnIdleTime != time.Second {
+		t.Errorf("the URI's pool and timeouts are not kept: %+v", co)
+	}
+}

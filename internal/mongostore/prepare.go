@@ -1,0 +1,252 @@
+package mongostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+const (
+	// remeasure is how often the clock is measured and the indexes are looked at again.
+	remeasure = time.Minute
+	// maxOffset is the difference of clocks that is worth a warning.
+	maxOffset = time.Second
+	// prepareTimeout bounds one look. Building an index has its own time.
+	prepareTimeout = 15 * time.Second
+	indexTimeout   = time.Hour
+)
+
+// deployment is what a database says of itself.
+type deployment struct {
+	kind string // "replica set", "sharded cluster" or "standalone"
+	// sessions is true where reads can be ordered after writes.
+	sessions bool
+}
+
+// schemaError is a state of the collection that a person has to change.
+type schemaError struct{ problem string }
+
+func (e *schemaError) Error() string { return e.problem }
+
+// maintain prepares the store until it succeeds, and looks again every minute after that.
+func (s *Store) maintain(ctx context.Context) {
+	defer close(s.stopped)
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 5*time.Second
+	for {
+		err := s.prepare(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.report(err)
+		wait := remeasure
+		if err == nil {
+			pause.Reset()
+		} else {
+			wait = pause.NextBackOff()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// report takes note of how preparing went and logs what changed. A database that cannot be reached makes a prepared
+// store no less prepared: its calls find out by themselves, and Check does.
+func (s *Store) report(err error) {
+	before := s.unready.Load()
+	var schema *schemaError
+	switch {
+	case err == nil && before != nil:
+		s.unready.Store(nil)
+		t := s.deployment.Load()
+		s.log.Info("store ready", "store", s.String(), "topology", t.kind, "clock_offset", s.ClockOffset())
+		if t.kind == "standalone" {
+			s.log.Warn("the database is a standalone server: it loses what it has when its disk is lost, and has no " +
+				"retryable writes, so every interrupted write is settled by repeating it with its request id; " +
+				"use a replica set in production")
+		}
+		select {
+		case <-s.ready:
+		default:
+			close(s.ready)
+		}
+	case err != nil && (before != nil || errors.As(err, &schema)):
+		err = s.explain(err)
+		s.unready.Store(&err)
+		if before == nil || (*before).Error() != err.Error() {
+			s.log.Error("store not ready", "store", s.String(), "error", err)
+		}
+	case err != nil:
+		s.log.Warn("cannot look after the store", "store", s.String(), "error", s.explain(err))
+	}
+}
+
+// prepare looks at everything that must be right before the store may serve.
+func (s *Store) prepare(ctx context.Context) error {
+	look, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	if err := s.hello(look); err != nil {
+		return err
+	}
+	if err := s.checkCollection(look); err != nil {
+		return err
+	}
+	return s.ensureIndexes(ctx)
+}
+
+// hello learns what the database is and measures its clock: the time it answers with belongs to the middle of the call.
+func (s *Store) hello(ctx context.Context) error {
+	var reply struct {
+		LocalTime time.Time `bson:"localTime"`
+		SetName   string    `bson:"setName"`
+		Msg       string    `bson:"msg"`
+		Primary   bool      `bson:"isWritablePrimary"`
+		Session   *int64    `bson:"logicalSessionTimeoutMinutes"`
+	}
+	sent := time.Now()
+	if err := s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply); err != nil {
+		return err
+	}
+	if !reply.LocalTime.IsZero() {
+		offset := reply.LocalTime.Sub(sent.Add(time.Since(sent) / 2))
+		s.offset.Store(int64(offset))
+		if offset.Abs() > maxOffset {
+			s.log.Warn("this machine's clock differs from the database's; leases are kept by the database's", "offset", offset)
+		}
+	}
+	t := deployment{kind: "standalone"}
+	switch {
+	case reply.Msg == "isdbgrid":
+		t.kind = "sharded cluster"
+	case reply.SetName != "":
+		t.kind = "replica set"
+	}
+	t.sessions = t.kind != "standalone" && reply.Session != nil
+	s.deployment.Store(&t)
+	return nil
+}
+
+// checkCollection refuses a collection that the upsert cannot be trusted on. One that does not exist is fine.
+func (s *Store) checkCollection(ctx context.Context) error {
+	specs, err := s.coll.Database().ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: s.coll.Name()}})
+	if err != nil {
+		return err
+	}
+	for _, spec := range specs {
+		if spec.Name == s.coll.Name() {
+			if err := judgeCollection(spec.Name, spec.Type, spec.Options); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func judgeCollection(name, kind string, opts bson.Raw) error {
+	if kind != "" && kind != "collection" {
+		return &schemaError{fmt.Sprintf("%s is a %s; name a plain collection with --mongodb-collection", name, kind)}
+	}
+	if capped, _ := opts.Lookup("capped").BooleanOK(); capped {
+		return &schemaError{name + " is a capped collection, which drops its oldest jobs; name a plain collection with --mongodb-collection"}
+	}
+	if c, ok := opts.Lookup("collation").DocumentOK(); ok {
+		if locale, _ := c.Lookup("locale").StringValueOK(); locale != "" && locale != "simple" {
+			return &schemaError{fmt.Sprintf("%s has the default collation %q, under which different ids can be equal; "+
+				"copy its documents into a collection without a collation and name that with --mongodb-collection", name, locale)}
+		}
+	}
+	return nil
+}
+
+// ensureIndexes makes the indexes that are missing, and refuses those that do not do what ours do.
+func (s *Store) ensureIndexes(ctx context.Context) error {
+	look, cancel := context.WithTimeout(ctx, prepareTimeout)
+	defer cancel()
+	cursor, err := s.coll.Indexes().List(look)
+	if err != nil {
+		return err
+	}
+	var found []bson.Raw
+	if err := cursor.All(look, &found); err != nil {
+		return err
+	}
+	ok, err := judgeIndexes(found)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if err := s.createIndex(ctx); err != nil {
+			return err
+		}
+	}
+	return s.createWorkIndexes(ctx, found)
+}
+
+// createWorkIndexes makes those that are missing by name.
+func (s *Store) createWorkIndexes(ctx context.Context, found []bson.Raw) error {
+	have := map[string]bool{}
+	for _, index := range found {
+		name, _ := index.Lookup("name").StringValueOK()
+		have[name] = true
+	}
+	for _, model := range workIndexes() {
+		name := model.Keys.(bson.D)[0].Key + "_1"
+		if have[name] {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
+		defer cancel()
+		if _, err := s.coll.Indexes().CreateOne(ctx, model); err != nil {
+			return fmt.Errorf("make the index %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// createIndex makes the unique index with the name that the seed's own createIndex gives it, so that either may come
+// first.
+func (s *Store) createIndex(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, indexTimeout)
+	defer cancel()
+	s.log.Info("making the unique index", "store", s.String(), "index", indexName)
+	_, err := s.coll.Indexes().CreateOne(ctx, uniqueIndex())
+	if !mongo.IsDuplicateKeyError(err) {
+		return err
+	}
+	which, ferr := s.findDuplicate(ctx)
+	if ferr != nil {
+		which = "run the aggregation in docs/mongodb.md to find them"
+	}
+	return &schemaError{fmt.Sprintf("the unique index on job_id cannot be made over duplicates: %s; keep one document "+
+		"of each job and delete the others, then JobOnce goes on by itself", which)}
+}
+
+// findDuplicate names one job_id that several documents have.
+func (s *Store) findDuplicate(ctx context.Context) (string, error) {
+	cursor, err := s.coll.Aggregate(ctx, duplicatesPipeline())
+	if err != nil {
+		return "", err
+	}
+	var found []struct {
+		ID any `bson:"_id"`
+		N  int `bson:"n"`
+	}
+	if err := cursor.All(ctx, &found); err != nil {
+		return "", err
+	}
+	if len(found) == 0 {
+		return "they seem to be gone by now", nil
+	}
+	if found[0].ID == nil {
+		return fmt.Sprintf("%d documents have no job_id", found[0].N), nil
+	}
+	return fmt.Sprintf("%d documents have the job_id %q", found[0].N, fmt.Sprint(found[0].ID)), nil
+}

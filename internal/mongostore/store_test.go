@@ -1,0 +1,67 @@
+package mongostore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/storetest"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// open opens a store, waits until it is ready, and closes it when the test ends.
+func open(t *testing.T, opts mongostore.Options) *mongostore.Store {
+	t.Helper()
+	s := openUnready(t, opts)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	select {
+	case <-s.Ready():
+	case <-ctx.Done():
+		t.Fatalf("not ready: %v", s.Check(t.Context()))
+	}
+	return s
+}
+
+// openUnready opens a store that may never become ready.
+func openUnready(t *testing.T, opts mongostore.Options) *mongostore.Store {
+	t.Helper()
+	opts.Logger = testenv.Logger(t)
+	s, err := mongostore.Open(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	uri := testenv.MongoURI(t)
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		clock := testenv.NewClock()
+		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
+		return storetest.Env{
+			Store:  open(t, opts),
+			Clock:  clock,
+			Reopen: func() job.Store { return open(t, opts) },
+		}
+	})
+}
+
+// TestConformanceBatched runs the suite as the service runs the store: behind the lanes.
+func TestConformanceBatched(t *testing.T) {
+	uri := testenv.MongoURI(t)
+	storetest.Run(t, func(t *testing.T) storetest.Env {
+		clock := testenv.NewClock()
+		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
+		wrap := func() job.Store { return batch.New(open(t, opts), batch.Config{Lanes: 2}) }
+		return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
+	})
+}
