@@ -61,10 +61,7 @@ type Delivery struct {
 	RequestID string
 	Mode      WorkMode
 	Lease     time.Duration
-	// Token is that of the lease which the delivery gets if it gets one; empty without ModeLeased. It is the same
-	// however often the delivery is written, so that a lease of our own is recognised.
-	Token  string
-	Source string
+	Source    string
 }
 
 // Delivery checks the input and completes it from its body. The error is an [*InvalidError] that names the field.
@@ -173,7 +170,7 @@ func (d *Delivery) checkWork(lease *time.Duration) error {
 	if err := CheckLease(lease); err != nil {
 		return err
 	}
-	d.Lease, d.Token = *lease, NewToken()
+	d.Lease = *lease
 	return nil
 }
 
@@ -214,7 +211,8 @@ func (d *Delivery) NewRecord(now time.Time) Record {
 	return r
 }
 
-// Grant is the lease that the delivery asks for.
+// Grant is a lease that the delivery asks for. It has a new token every time: a token that was released must not come back
+// to life, not even in the hands of the same call. That a lease is the call's own shows in its request id.
 func (d *Delivery) Grant(maxAttempts int) Grant {
-	return Grant{Token: d.Token, Duration: d.Lease, RequestID: d.RequestID, Fingerprint: d.Fingerprint, MaxAttempts: maxAttempts}
+	return Grant{Token: NewToken(), Duration: d.Lease, RequestID: d.RequestID, Fingerprint: d.Fingerprint, MaxAttempts: maxAttempts}
 }

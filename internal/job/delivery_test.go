@@ -142,3 +142,14 @@ func TestDeliveryTakesALease(t *testing.T) {
 		t.Errorf("queued: %+v, %v", d, err)
 	}
 }
+
+func TestGrantHasANewTokenEveryTime(t *testing.T) {
+	lease := time.Minute
+	d, err := job.Input{JobID: "a", Mode: job.ModeLeased, Lease: &lease}.Delivery(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := d.Grant(0).Token, d.Grant(0).Token; a == "" || a == b {
+		t.Errorf("tokens %q and %q: one that was released would come back to life", a, b)
+	}
+}

@@ -19,6 +19,8 @@ const (
 	// prepareTimeout bounds one look. Building an index has its own time.
 	prepareTimeout = 15 * time.Second
 	indexTimeout   = time.Hour
+
+	codeInternalError = 1
 )
 
 // deployment is what a database says of itself.
@@ -218,18 +220,27 @@ func (s *Store) createIndex(ctx context.Context) error {
 	defer cancel()
 	s.log.Info("making the unique index", "store", s.String(), "index", indexName)
 	_, err := s.coll.Indexes().CreateOne(ctx, uniqueIndex())
-	if !mongo.IsDuplicateKeyError(err) {
+	var command mongo.CommandError
+	// DocumentDB has no error of its own for duplicates.
+	vague := errors.As(err, &command) && command.Code == codeInternalError
+	if !vague && !mongo.IsDuplicateKeyError(err) {
 		return err
 	}
 	which, ferr := s.findDuplicate(ctx)
-	if ferr != nil {
+	if vague && (ferr != nil || which == "") {
+		return err
+	}
+	switch {
+	case ferr != nil:
 		which = "run the aggregation in docs/mongodb.md to find them"
+	case which == "":
+		which = "they seem to be gone by now"
 	}
 	return &schemaError{fmt.Sprintf("the unique index on job_id cannot be made over duplicates: %s; keep one document "+
 		"of each job and delete the others, then JobOnce goes on by itself", which)}
 }
 
-// findDuplicate names one job_id that several documents have.
+// findDuplicate names one job_id that several documents have; empty when there is none.
 func (s *Store) findDuplicate(ctx context.Context) (string, error) {
 	cursor, err := s.coll.Aggregate(ctx, duplicatesPipeline())
 	if err != nil {
@@ -243,7 +254,7 @@ func (s *Store) findDuplicate(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if len(found) == 0 {
-		return "they seem to be gone by now", nil
+		return "", nil
 	}
 	if found[0].ID == nil {
 		return fmt.Sprintf("%d documents have no job_id", found[0].N), nil

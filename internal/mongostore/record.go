@@ -27,7 +27,8 @@ type group struct {
 	outcomes   []*job.Outcome
 
 	update   update
-	textOnly bool // the database refused the embedded document
+	fresh    job.Record // the record that the update makes
+	textOnly bool       // the database refused the embedded document
 
 	// created is true when our upsert made the record, written when it was applied and acknowledged.
 	created, written bool
@@ -180,7 +181,7 @@ func (s *Store) write(ctx context.Context, groups []*group) {
 			g.written = true
 			_, g.created = result.UpsertedIDs[int64(i)]
 			if g.created {
-				g.record = g.deliveries[0].NewRecord(now)
+				g.record = g.fresh
 				g.record.Body, g.record.Deliveries = job.Body{}, int64(len(g.deliveries))
 			}
 		}
@@ -191,8 +192,8 @@ func (s *Store) write(ctx context.Context, groups []*group) {
 func (s *Store) updateOf(g *group, now time.Time) update {
 	d := g.deliveries[0]
 	if g.update.bytes == nil || d.Mode == job.ModeLeased {
-		r := d.NewRecord(now)
-		g.update = newUpdate(&r, len(g.deliveries), d.Object, !s.opts.TextOnly && !g.textOnly)
+		g.fresh = d.NewRecord(now)
+		g.update = newUpdate(&g.fresh, len(g.deliveries), d.Object, !s.opts.TextOnly && !g.textOnly)
 	}
 	return g.update
 }

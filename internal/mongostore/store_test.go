@@ -2,6 +2,7 @@ package mongostore_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/jobonce/jobonce/internal/storetest"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // open opens a store, waits until it is ready, and closes it when the test ends.
 func open(t *testing.T, opts mongostore.Options) *mongostore.Store {
@@ -56,12 +59,15 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformanceBatched runs the suite as the service runs the store: behind the lanes.
-func TestConformanceBatched(t *testing.T) {
-	uri := testenv.MongoURI(t)
-	storetest.Run(t, func(t *testing.T) storetest.Env {
-		clock := testenv.NewClock()
-		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
-		wrap := func() job.Store { return batch.New(open(t, opts), batch.Config{Lanes: 2}) }
-		return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
-	})
+func TestConformanceBatched(t *testing.T) { storetest.Run(t, batched) }
+
+func TestModel(t *testing.T) { storetest.RunModel(t, batched) }
+
+func TestLinearizability(t *testing.T) { storetest.RunLinearizability(t, batched) }
+
+func batched(t *testing.T) storetest.Env {
+	clock := testenv.NewClock()
+	opts := mongostore.Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
+	wrap := func() job.Store { return batch.New(open(t, opts), batch.Config{Lanes: 2}) }
+	return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
 }

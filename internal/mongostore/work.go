@@ -120,7 +120,7 @@ func (s *Store) reclaim(ctx context.Context, r job.Record, d *job.Delivery) (job
 	if err != nil && (f == fateUnsent || f == fateRefused) {
 		return r, ended(ctx, false, err)
 	}
-	// Matched, lost or unknown: the record tells, and our token in it is our own success.
+	// Matched, lost or unknown: the record tells, and our request id in it is our own success.
 	pause := newPause()
 	for try := 1; ; try++ {
 		now, rerr := s.readOne(ctx, r.JobID, true)

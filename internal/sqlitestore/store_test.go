@@ -45,10 +45,14 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformanceBatched runs the suite as the service runs the store: behind the lanes.
-func TestConformanceBatched(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) storetest.Env {
-		dir, clock := t.TempDir(), testenv.NewClock()
-		wrap := func() job.Store { return batch.New(open(t, dir, clock), batch.Config{Lanes: 2}) }
-		return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
-	})
+func TestConformanceBatched(t *testing.T) { storetest.Run(t, batched) }
+
+func TestModel(t *testing.T) { storetest.RunModel(t, batched) }
+
+func TestLinearizability(t *testing.T) { storetest.RunLinearizability(t, batched) }
+
+func batched(t *testing.T) storetest.Env {
+	dir, clock := t.TempDir(), testenv.NewClock()
+	wrap := func() job.Store { return batch.New(open(t, dir, clock), batch.Config{Lanes: 2}) }
+	return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
 }

@@ -1,0 +1,223 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// linearOperations is how many operations a run does at least, linearWorkers how many go on at once on one job, and
+	// linearHistory how long one history is: the checker's work grows steeply with both.
+	linearOperations = 10_000
+	linearWorkers    = 4
+	linearHistory    = 80
+	// linearLongFactor is how much more a long run does.
+	linearLongFactor = 20
+)
+
+// RunLinearizability has many workers record, claim, renew, complete and release one job at once, repeating request ids
+// and using tokens of each other, and asks porcupine whether the answers can be explained by some order of the
+// operations under the reference model. Time moves between bursts.
+func RunLinearizability(t *testing.T, factory Factory) {
+	e := factory(t)
+	operations := linearOperations
+	if os.Getenv("JOBONCE_TEST_LONG") != "" {
+		operations *= linearLongFactor
+	}
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("JOBONCE_TEST_SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	t.Logf("JOBONCE_TEST_SEED=%d repeats the choices, though not the interleaving", seed)
+	done := 0
+	for n := 0; done < operations; n++ {
+		h := newHistory(e, rand.New(rand.NewPCG(seed, uint64(n))), n)
+		h.run(t)
+		done += len(h.operations)
+		if !h.explained(t) {
+			return
+		}
+	}
+	t.Logf("%d operations are linearizable", done)
+}
+
+// CheckCatches runs histories against a store that is broken on purpose, and fails when none of them is found out.
+func CheckCatches(t *testing.T, factory Factory, broken func(job.Store) job.Store) {
+	e := factory(t)
+	e.Store = broken(e.Store)
+	for n := range 50 {
+		h := newHistory(e, rand.New(rand.NewPCG(1, uint64(n))), n)
+		h.run(t)
+		if porcupine.CheckOperations(linearModel, h.operations) {
+			continue
+		}
+		t.Logf("found out after %d operations", (n+1)*linearHistory)
+		return
+	}
+	t.Error("the broken store was not found out")
+}
+
+// linearInput is an operation and the time it was done at.
+type linearInput struct {
+	op  any
+	now int64
+}
+
+var linearModel = porcupine.Model{
+	Init: func() any { return refJob{} },
+	Step: func(state, input, output any) (bool, any) {
+		in := input.(linearInput)
+		ok, next := state.(refJob).step(in.op, output.(refAnswer), in.now)
+		return ok, next
+	},
+	Equal: func(a, b any) bool { return a.(refJob) == b.(refJob) },
+	DescribeOperation: func(input, output any) string {
+		return fmt.Sprintf("%T%+v -> %+v", input.(linearInput).op, input.(linearInput).op, output)
+	},
+}
+
+// history is one run on one job.
+type history struct {
+	Env
+	driver
+	rng   *rand.Rand
+	jobID string
+	began time.Time
+
+	mu         sync.Mutex
+	operations []porcupine.Operation
+	tokens     []string
+}
+
+func newHistory(e Env, rng *rand.Rand, n int) *history {
+	return &history{Env: e, driver: driver{e.Store, fmt.Sprintf("linear-%d", n)}, rng: rng, jobID: fmt.Sprintf("linear-%d", n),
+		began: time.Now(), tokens: []string{"never was"}}
+}
+
+// run does bursts of concurrent operations, and moves the clock between them.
+func (h *history) run(t *testing.T) {
+	for len(h.operations) < linearHistory {
+		ops := make([][]any, linearWorkers)
+		for w := range ops {
+			for range 4 {
+				ops[w] = append(ops[w], h.choose())
+			}
+		}
+		now := h.Clock.Now().UnixMilli()
+		together(linearWorkers, func(w int) {
+			for _, op := range ops[w] {
+				h.one(t, w, op, now)
+			}
+		})
+		h.Clock.Advance(time.Duration([]int{1, 30, 61}[h.rng.IntN(3)]) * time.Second)
+	}
+}
+
+// one does one operation. Those on tokens choose the token as late as possible.
+func (h *history) one(t *testing.T, worker int, op any, now int64) {
+	op = h.withToken(op)
+	call := time.Since(h.began).Nanoseconds()
+	got, err := h.do(context.WithoutCancel(t.Context()), h.jobID, op)
+	back := time.Since(h.began).Nanoseconds()
+	if err != nil {
+		t.Errorf("%+v: %v", op, err)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, porcupine.Operation{ClientId: worker, Input: linearInput{op, now}, Output: got, Call: call, Return: back})
+	if got.lease.token != "" {
+		h.tokens = append(h.tokens, got.lease.token)
+	}
+}
+
+// choose picks an operation. Few request ids, so that they repeat; few completions, so that the job lives.
+func (h *history) choose() any {
+	request := fmt.Sprintf("request-%d", h.rng.IntN(4))
+	switch n := h.rng.IntN(100); {
+	case n < 40:
+		mode := []job.WorkMode{job.ModeLeased, job.ModeLeased, job.ModeLeased, job.ModeQueued}[h.rng.IntN(4)]
+		status := "OK"
+		if h.rng.IntN(10) == 0 {
+			status = "ERROR"
+		}
+		return refRecord{request: request, status: status, body: "body", mode: mode}
+	case n < 60:
+		return refClaim{h.jobID + request}
+	case n < 72:
+		return refRenew{}
+	case n < 74:
+		return refComplete{result: request}
+	case n < 94:
+		return refRelease{reason: request}
+	case n < 95:
+		return refRelease{dead: true}
+	}
+	return refUnclaim{}
+}
+
+func (h *history) withToken(op any) any {
+	h.mu.Lock()
+	token := h.tokens[max(0, len(h.tokens)-1-int(time.Now().UnixNano()%3))] // one of the latest
+	h.mu.Unlock()
+	switch op := op.(type) {
+	case refRenew:
+		op.token = token
+		return op
+	case refComplete:
+		op.token = token
+		return op
+	case refRelease:
+		op.token = token
+		return op
+	case refUnclaim:
+		op.token = token
+		return op
+	}
+	return op
+}
+
+// explained asks the checker. When it finds no explanation, what it prints is the longest order that it found, the state
+// that this leads to, and what does not fit after it.
+func (h *history) explained(t *testing.T) bool {
+	result, info := porcupine.CheckOperationsVerbose(linearModel, h.operations, time.Minute)
+	switch result {
+	case porcupine.Ok:
+		return true
+	case porcupine.Unknown:
+		t.Errorf("%s: the checker found no answer within a minute", h.jobID)
+		return false
+	}
+	t.Errorf("%s: no order of these operations explains their answers", h.jobID)
+	var longest []porcupine.Operation
+	for _, partition := range info.PartialLinearizationsOperations() {
+		for _, order := range partition {
+			if len(order) > len(longest) {
+				longest = order
+			}
+		}
+	}
+	state, used := any(refJob{}), map[int64]bool{}
+	for _, o := range longest {
+		_, state = linearModel.Step(state, o.Input, o.Output)
+		used[o.Call] = true
+		t.Logf("in order: worker %d, %d to %d: %s", o.ClientId, o.Call, o.Return, linearModel.DescribeOperation(o.Input, o.Output))
+	}
+	t.Logf("leads to: %+v", state)
+	for _, o := range h.operations {
+		if !used[o.Call] {
+			t.Logf("left: worker %d, %d to %d: %s", o.ClientId, o.Call, o.Return, linearModel.DescribeOperation(o.Input, o.Output))
+		}
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+package storetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// RunModel runs random sequences of operations, with time moved by hand, against the store and the reference model, and
+// compares every answer and every stored record. How many is rapid's to say (-rapid.checks, -rapid.steps).
+func RunModel(t *testing.T, factory Factory) {
+	e := factory(t)
+	run := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		run++
+		m := &model{Env: e, driver: driver{e.Store, fmt.Sprintf("event-%d", run)}, run: run, jobs: map[string]*modelJob{}}
+		rt.Repeat(map[string]func(*rapid.T){
+			"record":  m.record,
+			"records": m.record, // twice as often
+			"claim":   m.claim,
+			"token":   m.token,
+			"time":    m.time,
+			"":        m.check,
+		})
+	})
+}
+
+type model struct {
+	Env
+	driver
+	run  int
+	jobs map[string]*modelJob
+}
+
+type modelJob struct {
+	refJob
+	tokens                []string // all that were ever seen
+	deliveries, conflicts int64
+}
+
+func (m *model) pick(t *rapid.T) (string, *modelJob) {
+	id := fmt.Sprintf("run-%d-job-%d", m.run, rapid.IntRange(0, 2).Draw(t, "job"))
+	if m.jobs[id] == nil {
+		m.jobs[id] = &modelJob{}
+	}
+	return id, m.jobs[id]
+}
+
+func (m *model) step(t *rapid.T, id string, j *modelJob, op any) {
+	// No two leases begin or end at one moment, so that "oldest first" is one order.
+	m.Clock.Advance(time.Millisecond)
+	now := m.Clock.Now().UnixMilli()
+	got, err := m.do(t.Context(), id, op)
+	if err != nil {
+		t.Fatalf("%s: %+v: %v", id, op, err)
+	}
+	ok, next := j.refJob.step(op, got, now)
+	if !ok {
+		t.Fatalf("%s: %+v at %d answered %+v\nbefore: %+v\nafter, by the reference: %+v", id, op, now, got, j.refJob, next)
+	}
+	m.became(t, j, next)
+	if got.conflict != job.ConflictNone {
+		j.conflicts++
+	}
+}
+
+// became takes over a job's next state. A fencing number never falls.
+func (m *model) became(t *rapid.T, j *modelJob, next refJob) {
+	if next.generation < j.generation {
+		t.Fatalf("the generation fell from %d to %d", j.generation, next.generation)
+	}
+	if next.token != "" && next.token != j.token {
+		for _, old := range j.tokens {
+			if old == next.token {
+				t.Fatalf("token %s came back", old)
+			}
+		}
+		j.tokens = append(j.tokens, next.token)
+	}
+	j.refJob = next
+}
+
+func (m *model) record(t *rapid.T) {
+	id, j := m.pick(t)
+	j.deliveries++
+	m.step(t, id, j, refRecord{
+		request: fmt.Sprintf("request-%d", rapid.IntRange(0, 3).Draw(t, "request")),
+		status:  rapid.SampledFrom([]string{"OK", "OK", "OK", "OK", "ERROR"}).Draw(t, "status"),
+		body:    rapid.SampledFrom([]string{"body", "body", "body", "other"}).Draw(t, "body"),
+		mode: rapid.SampledFrom([]job.WorkMode{job.ModeLeased, job.ModeLeased, job.ModeLeased, job.ModeQueued, job.ModeUntracked}).
+			Draw(t, "mode"),
+	})
+}
+
+// claim claims everything that is due, and lets the reference see for each job whether it was among it.
+func (m *model) claim(t *rapid.T) {
+	m.Clock.Advance(time.Millisecond)
+	now := m.Clock.Now().UnixMilli()
+	op := refClaim{request: fmt.Sprintf("claim-%d-%d", m.run, rapid.IntRange(0, 2).Draw(t, "claim"))}
+	claimed, err := m.store.Claim(t.Context(), job.ClaimRequest{RequestID: op.request, Max: 10, Lease: lease,
+		Events: []string{m.event}, MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatalf("claim: %v", err)
+	}
+	answers := map[string]refAnswer{}
+	for _, c := range claimed {
+		answers[c.Record.JobID] = refAnswer{lease: leaseOf(&c.Lease), withBody: c.Record.Body.Data != ""}
+	}
+	held := false // a request that still holds leases gets those and nothing new
+	for _, j := range m.jobs {
+		held = held || j.state == job.StateLeased && now < j.due && j.refJob.claim == op.request
+	}
+	for id, j := range m.jobs {
+		got, is := answers[id]
+		delete(answers, id)
+		if held && !is && (j.state != job.StateLeased || j.refJob.claim != op.request || now >= j.due) {
+			continue
+		}
+		ok, next := j.refJob.step(op, got, now)
+		if !ok {
+			t.Fatalf("%s: %+v at %d answered %+v\nbefore: %+v", id, op, now, got, j.refJob)
+		}
+		m.became(t, j, next)
+	}
+	if len(answers) > 0 {
+		t.Fatalf("claimed jobs that are not there: %+v", answers)
+	}
+}
+
+// token does something with a token: mostly the current one, sometimes an old one or one that never was.
+func (m *model) token(t *rapid.T) {
+	id, j := m.pick(t)
+	tokens := append([]string{"never was", "", j.refJob.token, j.refJob.token, j.refJob.token, j.refJob.token}, j.tokens...)
+	token := rapid.SampledFrom(tokens).Draw(t, "token")
+	switch rapid.SampledFrom([]string{"renew", "complete", "release", "release", "dead", "unclaim"}).Draw(t, "operation") {
+	case "renew":
+		m.step(t, id, j, refRenew{token})
+	case "complete":
+		m.step(t, id, j, refComplete{token, rapid.SampledFrom([]string{"", "done"}).Draw(t, "result")})
+	case "release":
+		delay := time.Duration(rapid.IntRange(0, 1).Draw(t, "delay")) * time.Hour
+		m.step(t, id, j, refRelease{token: token, reason: rapid.SampledFrom([]string{"", "why"}).Draw(t, "reason"), delay: delay})
+	case "dead":
+		m.step(t, id, j, refRelease{token: token, dead: true})
+	case "unclaim":
+		m.step(t, id, j, refUnclaim{token})
+	}
+}
+
+func (m *model) time(t *rapid.T) {
+	m.Clock.Advance(time.Duration(rapid.SampledFrom([]int{1, 59, 60, 61, 3601}).Draw(t, "seconds")) * time.Second)
+}
+
+// check compares what is stored.
+func (m *model) check(t *rapid.T) {
+	for id, j := range m.jobs {
+		r, err := m.store.Get(t.Context(), id, false)
+		if !j.exists {
+			if err == nil {
+				t.Fatalf("%s exists", id)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		due := int64(0)
+		if !r.Work.Due.IsZero() {
+			due = r.Work.Due.UnixMilli()
+		}
+		stored := refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, mode: r.Work.Mode, state: r.Work.State,
+			due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
+			holderBody: j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
+		if stored != j.refJob || r.Deliveries != j.deliveries || r.Conflicts != j.conflicts {
+			t.Fatalf("%s is stored as\n%+v, %d deliveries, %d conflicts; the reference has\n%+v, %d, %d", id, stored, r.Deliveries,
+				r.Conflicts, j.refJob, j.deliveries, j.conflicts)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// refJob is the reference model of one job: the design's tables written down once more, plainly and apart from
+// internal/job, to hold the stores against. It is a comparable value. Times are milliseconds since 1970.
+type refJob struct {
+	exists                bool
+	status, body, creator string
+	mode                  job.WorkMode
+	state                 job.WorkState
+	due, generation       int64
+	attempts              int
+	// token is that of the latest lease, also after the operation that ended it; empty once it is good for nothing.
+	token string
+	// holder is the RecordDelivery call that the running lease was granted to, with its body; claim the ClaimWork call.
+	holder, holderBody, claim string
+	result, reason            string
+}
+
+// The operations of the model.
+type (
+	refRecord struct {
+		request, status, body string
+		mode                  job.WorkMode
+	}
+	refClaim    struct{ request string }
+	refRenew    struct{ token string }
+	refComplete struct{ token, result string }
+	refRelease  struct {
+		token, reason string
+		delay         time.Duration
+		dead          bool
+	}
+	refUnclaim struct{ token string }
+)
+
+// refAnswer is what an operation answered. Fields that an operation does not have stay empty.
+type refAnswer struct {
+	disposition  job.Disposition
+	start, first bool
+	conflict     job.ConflictKind
+	lease        refLease
+	result       string
+	withBody     bool
+	err          string // "", "lost", "absent"
+}
+
+type refLease struct {
+	token      string
+	generation int64
+	expires    int64
+}
+
+// step is one operation on the job at a time. It tells whether the answer is right, and what the job has become. The one
+// thing that the answer decides is the token of a new lease.
+func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
+	switch op := op.(type) {
+	case refRecord:
+		return j.record(op, got, now)
+	case refClaim:
+		return j.claimWork(op, got, now)
+	case refRenew:
+		if want, failed := j.refuse(op.token, false); failed {
+			return got == want, j
+		}
+		j.due = now + lease.Milliseconds()
+		return got == refAnswer{lease: j.lease()}, j
+	case refComplete:
+		if want, failed := j.refuse(op.token, j.state == job.StateCompleted); failed {
+			return got == want, j
+		}
+		if j.state == job.StateLeased {
+			j.state, j.result, j.reason = job.StateCompleted, op.result, ""
+			j.settle()
+		}
+		return got == refAnswer{}, j
+	case refRelease:
+		if want, failed := j.refuse(op.token, j.state == job.StateQueued || j.state == job.StateDead); failed {
+			return got == want, j
+		}
+		if j.state == job.StateLeased {
+			j.settle()
+			j.state, j.reason, j.due = job.StateQueued, op.reason, now+op.delay.Milliseconds()
+			if op.dead {
+				j.state, j.due = job.StateDead, 0
+			}
+		}
+		return got == refAnswer{}, j
+	case refUnclaim:
+		if j.state == job.StateLeased && j.token == op.token {
+			j.settle()
+			j.state, j.token, j.due = job.StateQueued, "", now
+			j.attempts--
+		}
+		return got == refAnswer{}, j
+	}
+	return false, j
+}
+
+// refuse is the answer to an operation whose token is not good: neither that of the lease nor, with done set, that of the
+// operation which brought the job where it is.
+func (j *refJob) refuse(token string, done bool) (refAnswer, bool) {
+	switch {
+	case !j.exists:
+		return refAnswer{err: "absent"}, true
+	case token == "" || token != j.token || j.state != job.StateLeased && !done:
+		return refAnswer{err: "lost"}, true
+	}
+	return refAnswer{}, false
+}
+
+func (j *refJob) settle() { j.due, j.holder, j.holderBody, j.claim = 0, "", "", "" }
+
+func (j *refJob) lease() refLease { return refLease{j.token, j.generation, j.due} }
+
+// grant puts the job under the lease that the answer shows, or makes it dead.
+func (j *refJob) grant(got refLease, holder, body, claim string, now int64) {
+	if j.attempts == MaxAttempts {
+		j.settle()
+		j.state, j.token = job.StateDead, ""
+		if j.reason == "" {
+			j.reason = "every attempt was used up"
+		}
+		return
+	}
+	j.state, j.token, j.due = job.StateLeased, got.token, now+lease.Milliseconds()
+	j.generation = max(j.generation+1, now)
+	j.attempts++
+	j.holder, j.holderBody, j.claim = holder, body, claim
+}
+
+func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
+	if !j.exists {
+		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, mode: op.mode, state: job.StateUntracked}
+		switch op.mode {
+		case job.ModeQueued:
+			j.state, j.due = job.StateQueued, now
+		case job.ModeLeased:
+			if got.lease.token == "" {
+				return false, j
+			}
+			j.grant(got.lease, op.request, op.body, "", now)
+		}
+		want := refAnswer{disposition: job.First, start: op.mode != job.ModeQueued, first: true}
+		if op.mode == job.ModeLeased {
+			want.lease = j.lease()
+		}
+		return got == want, j
+	}
+	want := refAnswer{}
+	switch {
+	case op.status != j.status:
+		want.conflict = job.ConflictEvent
+	case op.body != j.body:
+		want.conflict = job.ConflictPayload
+	}
+	sameEvent := want.conflict != job.ConflictEvent
+	creator := op.request == j.creator && op.body == j.body && sameEvent
+	want.first = creator
+
+	free := now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued && !creator)
+	if free && op.mode == job.ModeLeased && sameEvent {
+		old := j.token
+		j.grant(got.lease, op.request, op.body, "", now)
+		if j.state == job.StateLeased && (j.token == "" || j.token == old) {
+			return false, j
+		}
+	}
+	running := j.state == job.StateLeased && now < j.due
+	holder := running && op.request == j.holder && op.body == j.holderBody && sameEvent
+	switch {
+	case j.state == job.StateUntracked && creator:
+		want.disposition, want.start = job.First, true
+	case j.state == job.StateUntracked:
+		want.disposition = job.Duplicate
+	case j.state == job.StateCompleted:
+		want.disposition, want.result = job.Completed, j.result
+	case j.state == job.StateDead:
+		want.disposition = job.Dead
+	case j.state == job.StateQueued && creator:
+		want.disposition = job.First
+	case holder:
+		want.disposition, want.start, want.lease = job.Reclaimed, true, j.lease()
+		if creator && j.attempts == 1 {
+			want.disposition = job.First
+		}
+		want.withBody = want.disposition == job.Reclaimed
+	case running && creator && j.mode == job.ModeQueued:
+		want.disposition = job.First
+	case running:
+		want.disposition = job.InProgress
+	default:
+		want.disposition = job.Pending
+	}
+	return got == want, j
+}
+
+// claimWork is a ClaimWork call that this job may be a part of the answer to: no lease in the answer means that the job
+// was not claimed by it.
+func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) {
+	if j.state == job.StateLeased && now < j.due && j.claim == op.request {
+		return got == refAnswer{lease: j.lease(), withBody: true}, j
+	}
+	free := j.exists && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)
+	if !free {
+		return got == refAnswer{}, j
+	}
+	old := j.token
+	j.grant(got.lease, "", "", op.request, now)
+	if j.state == job.StateDead {
+		return got == refAnswer{}, j
+	}
+	return got == refAnswer{lease: j.lease(), withBody: true} && j.token != "" && j.token != old, j
+}
