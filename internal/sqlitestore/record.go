@@ -27,21 +27,28 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 	return out
 }
 
+// recordOne writes one delivery within a transaction. A first one is known without being read.
 func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) error {
 	fresh := d.NewRecord(now)
 	seen := fresh.FirstSeen.UnixMilli()
 	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, fresh.Source,
 		seen, seen, int64(fresh.Body.Kind), modeNames[fresh.Work.Mode]}, workColumns(&fresh.Work)...)
-	r, err := scanRecord(s.write.upsert.QueryRow(args...), false)
-	if err != nil {
+	r := row{Record: fresh, kind: fresh.Body.Kind}
+	if err := s.write.upsert.QueryRow(args...).Scan(&r.id, &r.Deliveries); err != nil {
 		return err
 	}
-	if r.Deliveries == 1 && d.Body.Kind != job.BodyNone {
+	if r.Deliveries > 1 {
+		var err error
+		if r, err = scanRecord(s.write.byID.QueryRow(d.JobID), false); err != nil {
+			return err
+		}
+	} else if r.kind != job.BodyNone {
 		text, bytes := bodyColumns(d.Body)
 		if _, err := s.write.addBody.Exec(r.id, text, bytes); err != nil {
 			return err
 		}
 	}
+	r.Body = job.Body{}
 	v := job.Decide(&r.Record, d, now)
 	if v.Claim {
 		r.Work = r.Work.Claim(d.Grant(s.maxAttempts), now)

@@ -71,7 +71,7 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 				work_request_id, work_fingerprint, work_claim_id, work_result, work_error)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (job_id) DO UPDATE SET deliveries = deliveries + 1, last_seen = max(last_seen, excluded.last_seen)
-			RETURNING ` + recordColumns},
+			RETURNING id, deliveries`},
 		{s.writer, &s.write.addBody, "INSERT INTO bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
