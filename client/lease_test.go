@@ -1,0 +1,273 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// takeOver gives the work to somebody else, behind the holder's back.
+func takeOver(t *testing.T, s *service, w *client.Work) job.Claimed {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if err := s.store.Release(ctx, w.Job.GetJobId(), w.Lease.GetToken(), job.Release{}); err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := s.store.Claim(ctx, job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Hour})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("claimed %v, %v", claimed, err)
+	}
+	return claimed[0]
+}
+
+func TestLeaseLost(t *testing.T) {
+	for name, failure := range map[string]error{"done": nil, "failed": errWork} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				var other job.Claimed
+				result, err := s.client(t).Do(t.Context(), delivery("j"), func(ctx context.Context, w *client.Work) error {
+					other = takeOver(t, s, w)
+					lost := time.Now()
+					<-ctx.Done()
+					if cause := context.Cause(ctx); !errors.Is(cause, client.ErrLeaseLost) {
+						t.Errorf("ended by %v", cause)
+					}
+					if took := time.Since(lost); took > 4*time.Second {
+						t.Errorf("it was noticed after %v of a lease of 10 s", took)
+					}
+					if other.Lease.Generation <= w.Lease.GetGeneration() {
+						t.Errorf("generation %d after %d", other.Lease.Generation, w.Lease.GetGeneration())
+					}
+					return failure
+				})
+				if !errors.Is(err, client.ErrLeaseLost) || failure != nil && !errors.Is(err, failure) || result.Settled || !result.Ran {
+					t.Errorf("got %+v, %v", result, err)
+				}
+				if stored := s.work(t, "j"); stored.Token != other.Lease.Token || stored.State != job.StateLeased {
+					t.Errorf("the other's work was touched: %+v", stored)
+				}
+				if n := s.called(completeRPC) + s.called(releaseRPC); n > 0 {
+					t.Errorf("%d calls for a lease that is known to be lost", n)
+				}
+			})
+		})
+	}
+}
+
+// Only completing it shows that the lease is gone.
+func TestLeaseLostAtTheEnd(t *testing.T) {
+	for name, failure := range map[string]error{"done": nil, "failed": errWork, "permanent": client.Permanent(errWork)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				result, err := s.client(t).Do(t.Context(), delivery("j"), func(ctx context.Context, w *client.Work) error {
+					takeOver(t, s, w)
+					return failure
+				})
+				if !errors.Is(err, client.ErrLeaseLost) || failure != nil && !errors.Is(err, failure) || result.Settled {
+					t.Errorf("got %+v, %v", result, err)
+				}
+			})
+		})
+	}
+}
+
+func TestJobDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		s.through(refused(renewRPC, failure(codes.NotFound, "JOB_NOT_FOUND", "no such job", "", 0)))
+		result, err := s.client(t).Do(t.Context(), delivery("j"), func(ctx context.Context, _ *client.Work) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, client.ErrLeaseLost) || !errors.Is(err, client.ErrJobNotFound) || result.Settled {
+			t.Errorf("got %+v, %v", result, err)
+		}
+	})
+}
+
+// No renewal gets through: the work ends before anybody else can start it. The token still holds when the service can be
+// reached again.
+func TestLeaseRunsOut(t *testing.T) {
+	outages := map[string]struct{ begin, end func(*service) }{
+		"no connection": {func(s *service) { s.net.shut() }, func(s *service) { s.net.open() }},
+		"no answers": {func(s *service) { s.net.lose() }, func(s *service) {
+			s.net.cut() // As keepalive does in the end.
+		}},
+		"refused": {func(s *service) { s.through(refused(renewRPC, failure(codes.Internal, "INTERNAL", "sorry", "", 0))) },
+			func(s *service) { s.through(nil) }},
+	}
+	for name, outage := range outages {
+		for returned, failure := range map[string]error{"done": nil, "failed": errWork} {
+			t.Run(name+"/"+returned, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := startService(t)
+					result, err := s.client(t).Do(t.Context(), delivery("j"), func(ctx context.Context, w *client.Work) error {
+						outage.begin(s)
+						began := time.Now()
+						<-ctx.Done()
+						if cause := context.Cause(ctx); !errors.Is(cause, client.ErrLeaseLost) {
+							t.Errorf("ended by %v", cause)
+						}
+						if took := time.Since(began); took > 10*time.Second || took < 9*time.Second {
+							t.Errorf("ended after %v of a lease of 10 s", took)
+						}
+						if w.Lease.GetExpireTime().AsTime().After(time.Now().Add(time.Millisecond)) {
+							t.Errorf("the lease given at first runs until %v, it is %v", w.Lease.GetExpireTime().AsTime(), time.Now())
+						}
+						outage.end(s)
+						return failure
+					})
+					stored := s.work(t, "j")
+					if failure == nil && (err != nil || !result.Settled || stored.State != job.StateCompleted) {
+						t.Errorf("got %+v, %v, stored %+v", result, err, stored)
+					}
+					if failure != nil && (!errors.Is(err, failure) || stored.State != job.StateQueued || stored.Error != errWork.Error()) {
+						t.Errorf("got %+v, %v, stored %+v", result, err, stored)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An outage that is shorter than the lease goes unnoticed, and so does a call that hangs.
+func TestLeaseOutlastsOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		result, err := s.client(t).Do(t.Context(), delivery("j"), func(ctx context.Context, _ *client.Work) error {
+			s.net.shut()
+			time.Sleep(6 * time.Second)
+			s.net.open()
+			time.Sleep(10 * time.Second)
+			var hung atomic.Bool
+			s.through(func(ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
+				if method == renewRPC && hung.CompareAndSwap(false, true) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return handler(ctx, req)
+			})
+			time.Sleep(20 * time.Second)
+			if !hung.Load() {
+				t.Error("no call hung")
+			}
+			return context.Cause(ctx)
+		})
+		if err != nil || !result.Settled || s.work(t, "j").Attempts != 1 {
+			t.Errorf("got %+v, %v, stored %+v", result, err, s.work(t, "j"))
+		}
+	})
+}
+
+// Whichever answer gets lost, the work runs once under one lease.
+func TestDoLostAnswers(t *testing.T) {
+	for _, method := range []string{recordRPC, renewRPC, completeRPC} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				s.through(answerLost(method, 2))
+				runs := 0
+				result, err := s.client(t).Do(t.Context(), delivery("j"), func(context.Context, *client.Work) error {
+					runs++
+					time.Sleep(15 * time.Second)
+					return nil
+				})
+				stored := s.work(t, "j")
+				if err != nil || !result.Settled || runs != 1 || stored.Attempts != 1 || stored.State != job.StateCompleted {
+					t.Errorf("got %+v, %v after %d runs, stored %+v", result, err, runs, stored)
+				}
+				if s.called(method) < 3 {
+					t.Errorf("%d calls", s.called(method))
+				}
+			})
+		})
+	}
+}
+
+// The answer comes when most of the lease is over: it is renewed before the work starts.
+func TestSlowAnswer(t *testing.T) {
+	for name, takenOver := range map[string]bool{"still free": false, "taken over": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				s.through(func(ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
+					resp, err := handler(ctx, req)
+					if method == recordRPC {
+						time.Sleep(11 * time.Second)
+						if takenOver {
+							if _, err := s.store.Claim(ctx, job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Hour}); err != nil {
+								t.Error(err)
+							}
+						}
+					}
+					return resp, err
+				})
+				fn := func(context.Context, *client.Work) error {
+					if due := s.work(t, "j").Due; due.Sub(time.Now()) < 9*time.Second {
+						t.Errorf("started with a lease until %v, it is %v", due, time.Now())
+					}
+					return nil
+				}
+				if takenOver {
+					fn = never(t)
+				}
+				result, err := s.client(t, client.WithTimeout(time.Minute)).Do(t.Context(), delivery("j"), fn)
+				if errors.Is(err, client.ErrLeaseLost) != takenOver || result.Settled == takenOver || result.Ran == takenOver {
+					t.Errorf("got %+v, %v", result, err)
+				}
+			})
+		})
+	}
+}
+
+// The work is done, and the service cannot be told.
+func TestCompletionFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t)
+		s.through(refused(completeRPC, unavailable))
+		start := time.Now()
+		result, err := c.Do(t.Context(), delivery("j"), func(context.Context, *client.Work) error { return nil })
+		if !errors.Is(err, client.ErrStoreUnavailable) || errors.Is(err, client.ErrLeaseLost) || result.Settled || !result.Ran {
+			t.Errorf("got %+v, %v", result, err)
+		}
+		if took := time.Since(start); took > client.DefaultTimeout || s.called(completeRPC) < 3 {
+			t.Errorf("given up after %v and %d calls", took, s.called(completeRPC))
+		}
+		// A later delivery starts the work again.
+		s.through(nil)
+		time.Sleep(10 * time.Second)
+		if result, err = c.Do(t.Context(), delivery("j"), func(context.Context, *client.Work) error { return nil }); err != nil || !result.Settled {
+			t.Errorf("then %+v, %v", result, err)
+		}
+	})
+}
+
+// Once the client is closed no renewal gets through, and the work ends with its lease.
+func TestCloseDuringWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t)
+		_, err := c.Do(t.Context(), delivery("j"), func(ctx context.Context, _ *client.Work) error {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		if !errors.Is(err, client.ErrLeaseLost) || !errors.Is(err, client.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

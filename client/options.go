@@ -1,0 +1,244 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+// The defaults of a client.
+const (
+	// DefaultTimeout bounds a call, its retries included, whose context has no deadline.
+	DefaultTimeout = 10 * time.Second
+	// DefaultKeepaliveTime is how long a connection may be silent before it is pinged.
+	DefaultKeepaliveTime = 30 * time.Second
+	// DefaultKeepaliveTimeout is how long the answer to a ping may take before the connection counts as dead.
+	DefaultKeepaliveTimeout = 10 * time.Second
+)
+
+// The service closes connections that ping more often than this.
+const minKeepaliveTime = 10 * time.Second
+
+// Option changes a default of [New]. Of two options that set the same thing the later one holds.
+type Option func(*options)
+
+type options struct {
+	useTLS           bool
+	tlsConfig        *tls.Config
+	insecure         bool
+	token            func(context.Context) (string, error)
+	plaintextToken   bool
+	keepaliveTime    time.Duration
+	keepaliveTimeout time.Duration
+	policy           RetryPolicy
+	timeout          time.Duration
+	userAgent        string
+	dial             []grpc.DialOption
+	invalid          error // The first option that cannot be.
+}
+
+func defaultOptions() options {
+	return options{
+		keepaliveTime:    DefaultKeepaliveTime,
+		keepaliveTimeout: DefaultKeepaliveTimeout,
+		timeout:          DefaultTimeout,
+		userAgent:        "jobonce-go",
+	}
+}
+
+// WithTLS encrypts the connection, to whatever target. A nil config means the system's roots and no client
+// certificate. The config is copied.
+func WithTLS(config *tls.Config) Option {
+	return func(o *options) { o.useTLS, o.tlsConfig = true, config }
+}
+
+// WithInsecure leaves the connection in plaintext, to whatever target. Together with [WithTLS] it is an error.
+func WithInsecure() Option {
+	return func(o *options) { o.insecure = true }
+}
+
+// WithToken sends "authorization: Bearer token" with every call. The token must not be empty and holds printable ASCII
+// without spaces. It is refused on a plaintext connection to another machine; see [WithTokenOverPlaintext].
+func WithToken(token string) Option {
+	return func(o *options) {
+		if err := checkToken(token); err != nil && o.invalid == nil {
+			o.invalid = fmt.Errorf("WithToken: %w", err)
+		}
+		o.token = func(context.Context) (string, error) { return token, nil }
+	}
+}
+
+// WithTokenSource is [WithToken] with a token that can change: source is asked at every attempt of every call, from
+// many goroutines at once, and should keep what it got. When it fails, the call fails with UNAUTHENTICATED and is not
+// retried; an error made with [status.Error] and [codes.Unavailable] is.
+func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
+	return func(o *options) {
+		if source == nil && o.invalid == nil {
+			o.invalid = errors.New("WithTokenSource: the source is nil")
+		}
+		o.token = source
+	}
+}
+
+// WithTokenOverPlaintext lets a token travel unencrypted to another machine, where whoever listens can read and use it:
+// for networks that encrypt by themselves.
+func WithTokenOverPlaintext() Option {
+	return func(o *options) { o.plaintextToken = true }
+}
+
+// WithKeepalive pings a connection that was silent for interval, and gives it up when no answer comes within timeout,
+// so that calls do not wait on a peer that vanished. Defaults: [DefaultKeepaliveTime], [DefaultKeepaliveTimeout]. The
+// interval is at least 10 s; 0 turns pings off.
+func WithKeepalive(interval, timeout time.Duration) Option {
+	return func(o *options) { o.keepaliveTime, o.keepaliveTimeout = interval, timeout }
+}
+
+// WithRetry changes how failed calls are repeated. Zero fields keep their defaults.
+func WithRetry(policy RetryPolicy) Option {
+	return func(o *options) { o.policy = policy }
+}
+
+// WithoutRetry makes one attempt only. Then the caller repeats what fails, with [Error.RequestID] as its request_id.
+func WithoutRetry() Option {
+	return WithRetry(RetryPolicy{MaxAttempts: 1})
+}
+
+// WithTimeout bounds a call, its retries included, whose context has no deadline. Default [DefaultTimeout]; 0 sets no
+// bound.
+func WithTimeout(d time.Duration) Option {
+	return func(o *options) { o.timeout = d }
+}
+
+// WithUserAgent names the calling program to the service, before gRPC's own name. Default "jobonce-go".
+func WithUserAgent(name string) Option {
+	return func(o *options) { o.userAgent = name }
+}
+
+// WithDialOptions hands options on to gRPC, such as interceptors and stats handlers. They come last and beat this
+// package's own.
+func WithDialOptions(opts ...grpc.DialOption) Option {
+	return func(o *options) { o.dial = append(o.dial, opts...) }
+}
+
+// validate completes the options and says what about them cannot be.
+func (o *options) validate(target string) error {
+	if o.invalid != nil {
+		return o.invalid
+	}
+	if err := o.policy.complete(); err != nil {
+		return fmt.Errorf("WithRetry: %w", err)
+	}
+	switch {
+	case target == "":
+		return errors.New("the target is empty")
+	case o.useTLS && o.insecure:
+		return errors.New("WithTLS and WithInsecure exclude each other")
+	case o.timeout < 0:
+		return fmt.Errorf("WithTimeout: %v is negative", o.timeout)
+	case o.keepaliveTime != 0 && o.keepaliveTime < minKeepaliveTime:
+		return fmt.Errorf("WithKeepalive: the interval %v is below %v", o.keepaliveTime, minKeepaliveTime)
+	case o.keepaliveTime != 0 && o.keepaliveTimeout <= 0:
+		return fmt.Errorf("WithKeepalive: the timeout %v is not positive", o.keepaliveTimeout)
+	case o.token != nil && o.plaintext(target) && !o.tokenMayBeSeen(target):
+		return fmt.Errorf("a token would travel in plaintext to %q: use TLS, or allow it with WithTokenOverPlaintext", target)
+	}
+	return nil
+}
+
+func (o *options) plaintext(target string) bool {
+	return o.insecure || !o.useTLS && loopback(target)
+}
+
+func (o *options) tokenMayBeSeen(target string) bool {
+	return o.plaintextToken || loopback(target)
+}
+
+func (o *options) dialOptions(target string) []grpc.DialOption {
+	transport := insecure.NewCredentials()
+	if !o.plaintext(target) {
+		transport = credentials.NewTLS(o.tlsConfig)
+	}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDisableRetry(), // One layer retries, and it is ours: it knows the reasons.
+		grpc.WithConnectParams(connectParams(o.policy)),
+		grpc.WithUserAgent(o.userAgent),
+	}
+	if o.keepaliveTime != 0 {
+		opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: o.keepaliveTime, Timeout: o.keepaliveTimeout, PermitWithoutStream: true,
+		}))
+	}
+	if o.token != nil {
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer{source: o.token, mayBeSeen: o.tokenMayBeSeen(target)}))
+	}
+	return append(opts, o.dial...)
+}
+
+// bearer sends a token with every call.
+type bearer struct {
+	source    func(context.Context) (string, error)
+	mayBeSeen bool
+}
+
+func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	token, err := b.source(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkToken(token); err != nil {
+		return nil, status.Error(codes.Unauthenticated, "the token source: "+err.Error())
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity makes gRPC refuse the token on a connection that turns out to be plaintext, whoever set it.
+func (b bearer) RequireTransportSecurity() bool { return !b.mayBeSeen }
+
+// checkToken never repeats the token: its error may be logged.
+func checkToken(token string) error {
+	if token == "" {
+		return errors.New("the token is empty")
+	}
+	for _, c := range []byte(token) {
+		if c <= ' ' || c > '~' {
+			return errors.New("the token holds a space, a line break or another character that a header cannot carry")
+		}
+	}
+	return nil
+}
+
+// loopback says whether target can only be of this machine. In doubt it is not.
+func loopback(target string) bool {
+	if strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
+		return true
+	}
+	for _, scheme := range []string{"dns:", "passthrough:"} {
+		if rest, ok := strings.CutPrefix(target, scheme); ok {
+			target = rest[strings.LastIndexByte(rest, '/')+1:]
+			break
+		}
+	}
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		host = target
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,215 @@
+package client_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/jobonce/jobonce/client"
+)
+
+func TestPlaintextOnlyToThisMachine(t *testing.T) {
+	for target, plaintext := range map[string]bool{
+		"127.0.0.1:50051":                              true,
+		"dns:///127.0.0.9:50051":                       true,
+		"passthrough:///localhost:50051":               true,
+		"passthrough:///[::1]:50051":                   true,
+		"passthrough:///[::ffff:127.0.0.1]:50051":      true,
+		"unix:///run/jobonce.sock":                     true,
+		"192.0.2.1:50051":                              false,
+		"passthrough:///0.0.0.0:50051":                 false,
+		"passthrough:///jobonce.example:50051":         false,
+		"passthrough:///localhost.jobonce.example:443": false,
+		"passthrough:///127.0.0.1.jobonce.example:443": false,
+	} {
+		t.Run(target, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{}
+				c, _ := startAt(t, target, &fake{record: s.record}, client.WithoutRetry())
+				_, err := c.RecordDelivery(t.Context(), &request{JobId: "j"})
+				if plaintext && err != nil {
+					t.Errorf("got %v", err)
+				}
+				if !plaintext && (status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "tls:")) {
+					t.Errorf("got %v, want a failed handshake", err)
+				}
+			})
+		})
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	const remote = "jobonce.example:50051"
+	token := client.WithToken("s3cret")
+	for name, test := range map[string]struct {
+		target string
+		opts   []client.Option
+		want   string // Part of the error; empty when there is to be none.
+	}{
+		"nothing wrong":               {remote, nil, ""},
+		"empty target":                {"", nil, "target is empty"},
+		"both transports":             {remote, []client.Option{client.WithTLS(nil), client.WithInsecure()}, "exclude each other"},
+		"token, encrypted":            {remote, []client.Option{token}, ""},
+		"token to this machine":       {"localhost:50051", []client.Option{token}, ""},
+		"token in plaintext":          {remote, []client.Option{token, client.WithInsecure()}, "WithTokenOverPlaintext"},
+		"token in plaintext, allowed": {remote, []client.Option{token, client.WithInsecure(), client.WithTokenOverPlaintext()}, ""},
+		"token in plaintext by a dial option": {
+			remote,
+			[]client.Option{token, client.WithDialOptions(grpc.WithTransportCredentials(insecure.NewCredentials()))},
+			"transport level security",
+		},
+		"empty token":           {remote, []client.Option{client.WithToken("")}, "WithToken: the token is empty"},
+		"token with line break": {remote, []client.Option{client.WithToken("s3cret\n")}, "line break"},
+		"no token source":       {remote, []client.Option{client.WithTokenSource(nil)}, "WithTokenSource"},
+		"keepalive too often":   {remote, []client.Option{client.WithKeepalive(time.Second, time.Second)}, "below 10s"},
+		"no keepalive":          {remote, []client.Option{client.WithKeepalive(0, 0)}, ""},
+		"keepalive timeout":     {remote, []client.Option{client.WithKeepalive(time.Minute, 0)}, "WithKeepalive"},
+		"negative timeout":      {remote, []client.Option{client.WithTimeout(-1)}, "WithTimeout"},
+		"negative attempts":     {remote, []client.Option{client.WithRetry(client.RetryPolicy{MaxAttempts: -1})}, "WithRetry"},
+		"base above maximum":    {remote, []client.Option{client.WithRetry(client.RetryPolicy{BaseDelay: time.Minute})}, "above MaxDelay 2s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := client.New(test.target, test.opts...)
+			if err == nil {
+				defer func() { _ = c.Close() }()
+			}
+			switch {
+			case test.want == "" && err != nil:
+				t.Errorf("got %v", err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want one with %q", err, test.want)
+			case err != nil && strings.Contains(err.Error(), "s3cret"):
+				t.Errorf("the error tells the token: %v", err)
+			}
+		})
+	}
+}
+
+// header returns what the client sent under a name, joined when there are several.
+func header(ctx context.Context, name string) string {
+	return strings.Join(metadata.ValueFromIncomingContext(ctx, name), ", ")
+}
+
+func TestToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		f := &fake{record: func(ctx context.Context, _ *request) (*response, error) {
+			seen = append(seen, header(ctx, "authorization"))
+			if len(seen) == 1 {
+				return nil, unavailable
+			}
+			return &response{}, nil
+		}}
+		tokens := []string{"one", "two"}
+		c, _ := start(t, f, client.WithTokenOverPlaintext(), client.WithTokenSource(func(context.Context) (string, error) {
+			token := tokens[0]
+			tokens = tokens[1:]
+			return token, nil
+		}))
+		if _, err := c.RecordDelivery(t.Context(), &request{JobId: "j"}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(seen, "; "); got != "Bearer one; Bearer two" {
+			t.Errorf("sent %q", got)
+		}
+	})
+}
+
+func TestTokenSourceFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		err   error
+		token string
+		asked int
+		want  error // Nil: the call succeeds.
+	}{
+		"for good":      {err: errors.New("no such file"), asked: 1, want: client.ErrUnauthenticated},
+		"for a moment":  {err: status.Error(codes.Unavailable, "try again"), asked: 2},
+		"empty token":   {token: "", asked: 1, want: client.ErrUnauthenticated},
+		"token and eol": {token: "s3cret\n", asked: 1, want: client.ErrUnauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				s := &script{}
+				c, _ := start(t, &fake{record: s.record}, client.WithTokenOverPlaintext(),
+					client.WithTokenSource(func(context.Context) (string, error) {
+						if asked++; asked > 1 {
+							return "good", nil
+						}
+						return test.token, test.err
+					}))
+				_, err := c.RecordDelivery(t.Context(), &request{JobId: "j"})
+				if !errors.Is(err, test.want) || asked != test.asked {
+					t.Errorf("got %v after asking %d times", err, asked)
+				}
+				if err != nil && (len(s.ids) != 0 || errors.Is(err, client.ErrOutcomeUnknown) || strings.Contains(err.Error(), "s3cret")) {
+					t.Errorf("got %v after %d calls", err, len(s.ids))
+				}
+			})
+		})
+	}
+}
+
+func TestTimeoutAndUserAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		opts []client.Option
+		own  time.Duration // The caller's own deadline.
+		want time.Duration
+	}{
+		"default":        {want: client.DefaultTimeout},
+		"option":         {opts: []client.Option{client.WithTimeout(time.Minute)}, want: time.Minute},
+		"none":           {opts: []client.Option{client.WithTimeout(0)}},
+		"caller's own":   {own: time.Hour, want: time.Hour},
+		"caller's first": {opts: []client.Option{client.WithTimeout(time.Second)}, own: time.Minute, want: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var left time.Duration
+				var agent string
+				f := &fake{record: func(ctx context.Context, _ *request) (*response, error) {
+					if deadline, ok := ctx.Deadline(); ok {
+						left = time.Until(deadline)
+					}
+					agent = header(ctx, "user-agent")
+					return &response{}, nil
+				}}
+				c, _ := start(t, f, append(test.opts, client.WithUserAgent("frontend/1"))...)
+				ctx := t.Context()
+				if test.own > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, test.own)
+					defer cancel()
+				}
+				if _, err := c.RecordDelivery(ctx, &request{JobId: "j"}); err != nil {
+					t.Fatal(err)
+				}
+				if left != test.want {
+					t.Errorf("the call had %v, want %v", left, test.want)
+				}
+				if !strings.HasPrefix(agent, "frontend/1 ") {
+					t.Errorf("user agent %q", agent)
+				}
+			})
+		})
+	}
+}
+
+func TestTLSToThisMachine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// A fake in plaintext: the handshake shows that TLS is what the client speaks.
+		c, _ := startAt(t, "127.0.0.1:50051", &fake{}, client.WithTLS(&tls.Config{MinVersion: tls.VersionTLS13}), client.WithoutRetry())
+		if _, err := c.GetJob(t.Context(), "j", 0); err == nil || !strings.Contains(err.Error(), "tls:") {
+			t.Errorf("got %v, want a failed handshake", err)
+		}
+	})
+}

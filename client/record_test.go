@@ -1,0 +1,101 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+// The service gets all of the request, and the caller's own stays as it was.
+func TestRequestIsNotModified(t *testing.T) {
+	full := &request{
+		JobId: "j", Event: "job.completed", Status: "OK", OpaquePayload: true, Source: "webhook",
+		Body:     &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: []byte("\xff")},
+		WorkMode: joboncev1.WorkMode_WORK_MODE_LEASED, LeaseDuration: durationpb.New(time.Minute),
+	}
+	full.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 0x01}) // Field 1023, of a newer version.
+	text := &request{Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: `{"job_id":"j"}`}}
+	own := &request{JobId: "j", RequestId: "mine"}
+	for _, req := range []*request{full, text, own, {}} {
+		synctest.Test(t, func(t *testing.T) {
+			var single, item *request
+			f := &fake{
+				record: func(_ context.Context, req *request) (*response, error) {
+					single = req
+					return &response{}, nil
+				},
+				batch: func(_ context.Context, req *batchRequest) (*batchResponse, error) {
+					item = req.GetDeliveries()[0]
+					return &batchResponse{Results: []*result{itemAnswer("j")}}, nil
+				},
+			}
+			c, _ := start(t, f)
+			before := proto.CloneOf(req)
+			if _, err := c.RecordDelivery(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.BatchRecordDeliveries(t.Context(), []*request{req}); err != nil {
+				t.Fatal(err)
+			}
+			if !proto.Equal(req, before) {
+				t.Errorf("the request became %v, was %v", req, before)
+			}
+			for _, got := range []*request{single, item} {
+				if got.GetRequestId() == "" || req.GetRequestId() != "" && got.GetRequestId() != req.GetRequestId() {
+					t.Errorf("sent the request id %q", got.GetRequestId())
+				}
+				got.RequestId = req.GetRequestId()
+				if !proto.Equal(got, req) {
+					t.Errorf("sent %v, want %v", got, req)
+				}
+			}
+		})
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	synctest.Test(t, testConcurrentUse)
+}
+
+func testConcurrentUse(t *testing.T) {
+	const goroutines, calls = 16, 25
+	var mu sync.Mutex
+	ids := map[string]bool{}
+	c, _ := start(t, &fake{record: func(_ context.Context, req *request) (*response, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !ids[req.GetRequestId()] {
+			ids[req.GetRequestId()] = true
+			return nil, unknown // Every call is tried twice.
+		}
+		return &response{Job: &joboncev1.Job{JobId: req.GetJobId()}}, nil
+	}})
+	shared := &request{JobId: "shared", LeaseDuration: durationpb.New(time.Minute)}
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range calls {
+				req := shared
+				if i%2 == 0 {
+					req = &request{JobId: fmt.Sprint(g, "-", i)}
+				}
+				resp, err := c.RecordDelivery(t.Context(), req)
+				if err != nil || resp.GetJob().GetJobId() != req.GetJobId() {
+					t.Errorf("%s got %v, %v", req.GetJobId(), resp, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(ids) != goroutines*calls {
+		t.Errorf("%d request ids for %d calls", len(ids), goroutines*calls)
+	}
+}
