@@ -1,0 +1,147 @@
+// Package cli is the command line of jobonce: one file per command, and what they share.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/jobonce/jobonce/internal/config"
+)
+
+// The exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs the command that args name, without the program's own name, and returns the exit code: 0 fine, 1 failed,
+// 2 wrong usage. The first SIGINT or SIGTERM ends the command in order, a second one kills the process.
+func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot()
+	// Cobra takes the process's own arguments for nil.
+	root.SetArgs(append([]string{}, args...))
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if usage := (*usageError)(nil); errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "%s; see '%s --help'\n", oneLine(err.Error()), cmd.CommandPath())
+		return exitUsage
+	}
+	fmt.Fprintln(stderr, oneLine(err.Error()))
+	return exitFailed
+}
+
+// usageError is a call that was wrong before anything was tried.
+type usageError struct{ error }
+
+func (e *usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// oneLine keeps an error to one line, whatever it was joined from.
+func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "jobonce",
+		Short: "Tells webhook frontends whether to start the work for a job now",
+		Long: `JobOnce answers one question for webhook frontends: shall I start the work for this job now?
+
+Try it. In one terminal:
+  jobonce serve
+In another, twice, to see FIRST and then DUPLICATE:
+  jobonce record --job-id job_demo --payload '{"event":"job.completed"}'
+  jobonce get job_demo
+
+Any flag, --data-dir say, may also be set in the environment, as JOBONCE_DATA_DIR; --mongodb-uri
+also as MONGODB_URI.`,
+		SilenceErrors:         true,
+		SilenceUsage:          true,
+		DisableFlagsInUseLine: true,
+		Version:               readVersion().String(),
+		Args:                  noCommand,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetHelpCommand(newHelp())
+	root.AddCommand(newServe(), newRecord(), newGet(), newWork(), newBench(), newVersion())
+	return root
+}
+
+// newHelp replaces cobra's own help command, which is content with a command that does not exist.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Print the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			of, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return &usageError{err}
+			}
+			if err := noCommand(of, rest); err != nil {
+				return err
+			}
+			of.InitDefaultHelpFlag()
+			return of.Help()
+		},
+	}
+}
+
+// noCommand refuses arguments where a command's name should be.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return usagef("unknown command %q, did you mean %q?", args[0], near[0])
+	}
+	return usagef("unknown command %q", args[0])
+}
+
+// configured declares keys and lets the environment set every flag of cmd, and the section of the configuration file
+// those of keys.
+func configured(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
+	cmd.Flags().SortFlags = false
+	cmd.Flags().AddFlagSet(keys)
+	cmd.Flags().String(config.FileFlag, "", "YAML `file` whose section \""+section+"\" sets flags by their names")
+	fromEnvironment(cmd, section, keys)
+}
+
+// fromEnvironment lets the environment set every flag of cmd, and the file too if cmd has the flag that names it.
+func fromEnvironment(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := config.Apply(cmd.Flags(), keys, section, os.Getenv); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+// noArgs refuses arguments that are no flags.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("unexpected argument %q", args[0])
+	}
+	return nil
+}

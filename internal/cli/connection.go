@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+
+	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/internal/config"
+)
+
+// briefAttempts is how often a call is tried when no --timeout was given: a person who forgot to start the service
+// hears of it within a second or so. With a timeout the caller has said how long to go on.
+const briefAttempts = 5
+
+// connection is what the commands that call a service have in common.
+type connection struct {
+	keys *pflag.FlagSet
+
+	server, tokenFile, caCert, cert, key string
+
+	tls     bool
+	timeout time.Duration
+	output  *config.Choice
+}
+
+// newConnection returns the connection together with the flags that set it.
+func newConnection() (*connection, *pflag.FlagSet) {
+	c := &connection{keys: pflag.NewFlagSet("client", pflag.ContinueOnError), output: newOutput()}
+	c.keys.SortFlags = false
+	c.keys.StringVar(&c.server, "server", defaultAddress, "`address` of the service")
+	c.keys.DurationVar(&c.timeout, "timeout", client.DefaultTimeout, fmt.Sprintf(
+		"how long to go on trying; when not given, at most %d times", briefAttempts))
+	c.keys.VarP(c.output, "output", "o", "output format")
+	c.keys.StringVar(&c.tokenFile, "token-file", "", "`file` that holds the token to send")
+	c.keys.BoolVar(&c.tls, "tls", false, "use TLS, or with --tls=false plaintext; when not given, plaintext to this machine and\nTLS to others")
+	c.keys.StringVar(&c.caCert, "ca-cert", "", "PEM `file` of the authorities to trust instead of the system's; implies --tls")
+	c.keys.StringVar(&c.cert, "cert", "", "PEM `file` of the client certificate; needs --key, implies --tls")
+	c.keys.StringVar(&c.key, "key", "", "PEM `file` of the client certificate's key")
+	return c, c.keys
+}
+
+// call makes one call of the service.
+func (c *connection) call(ctx context.Context, do func(context.Context, *client.Client) error) error {
+	opts, err := c.options()
+	if err != nil {
+		return err
+	}
+	cl, err := client.New(c.server, opts...)
+	if err != nil {
+		return &usageError{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	return errors.Join(c.explain(do(ctx, cl)), cl.Close())
+}
+
+func (c *connection) options() ([]client.Option, error) {
+	if c.timeout <= 0 {
+		return nil, usagef("--timeout must be above zero")
+	}
+	opts := []client.Option{client.WithUserAgent("jobonce-cli/" + readVersion().Version)}
+	if !c.keys.Changed("timeout") {
+		opts = append(opts, client.WithRetry(client.RetryPolicy{MaxAttempts: briefAttempts}))
+	}
+	withTLS := c.caCert != "" || c.cert != "" || c.key != ""
+	switch {
+	case (c.cert == "") != (c.key == ""):
+		return nil, usagef("--cert and --key go together")
+	case withTLS && c.keys.Changed("tls") && !c.tls:
+		return nil, usagef("--tls=false excludes --ca-cert, --cert and --key")
+	case withTLS || c.tls:
+		cfg, err := c.tlsConfig()
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, client.WithTLS(cfg))
+	case c.keys.Changed("tls"):
+		opts = append(opts, client.WithInsecure())
+	}
+	if c.tokenFile != "" {
+		token, err := os.ReadFile(c.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the token: %w", err)
+		}
+		trimmed := strings.TrimSpace(string(token))
+		if trimmed == "" {
+			return nil, fmt.Errorf("--token-file: %s is empty", c.tokenFile)
+		}
+		opts = append(opts, client.WithToken(trimmed))
+	}
+	return opts, nil
+}
+
+func (c *connection) tlsConfig() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caCert != "" {
+		pem, err := os.ReadFile(c.caCert)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read --ca-cert: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--ca-cert: %s holds no PEM certificate", c.caCert)
+		}
+	}
+	if c.cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read --cert and --key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// explain adds to a failed call what a person at a terminal can do about it.
+func (c *connection) explain(err error) error {
+	failed := (*client.Error)(nil)
+	switch {
+	case !errors.As(err, &failed):
+		return err
+	case failed.OutcomeUnknown && failed.RequestID != "":
+		return fmt.Errorf("%w; it may be recorded: repeat it with --request-id %s", err, failed.RequestID)
+	case failed.Code == codes.Unavailable && failed.ReasonText == "":
+		return fmt.Errorf("%w; is the service running at %s, and are --server and --tls right?", err, c.server)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// here is a serve in the test's own process.
+type here struct {
+	t *testing.T
+	// addr and admin are where it listens.
+	addr, admin string
+	stdout      *bufio.Reader
+	cancel      context.CancelFunc
+	ended       chan error
+
+	mu  sync.Mutex
+	log strings.Builder
+}
+
+// serveHere starts serve and returns once it listens, which may be before its store is ready. The caller must stop it.
+func serveHere(t *testing.T, cfg *serveConfig) *here {
+	t.Helper()
+	cfg.listen, cfg.adminListen, cfg.logFormat.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
+	ctx, cancel := context.WithCancel(t.Context())
+	stdout, toStdout := io.Pipe()
+	stderr, toStderr := io.Pipe()
+	h := &here{t: t, stdout: bufio.NewReader(stdout), cancel: cancel, ended: make(chan error, 1)}
+	listening := make(chan struct{})
+	go h.readLog(stderr, listening)
+	go func() {
+		err := serve(ctx, cfg, toStdout, toStderr)
+		toStdout.Close()
+		toStderr.Close()
+		h.ended <- err
+	}()
+	select {
+	case <-listening:
+	case err := <-h.ended:
+		t.Fatalf("serve ended: %v", err)
+	}
+	return h
+}
+
+func (h *here) readLog(r io.Reader, listening chan<- struct{}) {
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		h.mu.Lock()
+		h.log.WriteString(lines.Text() + "\n")
+		h.mu.Unlock()
+		var line struct {
+			Msg     string
+			Address string
+			Admin   string `json:"admin_address"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" {
+			h.addr, h.admin = line.Address, line.Admin
+			close(listening)
+		}
+	}
+}
+
+func (h *here) logged() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.log.String()
+}
+
+// stop ends serve and returns what it has printed on standard output since it was read last.
+func (h *here) stop() string {
+	h.t.Helper()
+	h.cancel()
+	printed, err := io.ReadAll(h.stdout)
+	if err != nil {
+		h.t.Error(err)
+	}
+	if err := <-h.ended; err != nil {
+		h.t.Error(err)
+	}
+	return string(printed)
+}
+
+// get reads an admin page.
+func (h *here) get(path string) (code int, body string) {
+	h.t.Helper()
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := c.Get("http://" + h.admin + path)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// health is what the gRPC health service says.
+func (h *here) health() grpc_health_v1.HealthCheckResponse_ServingStatus {
+	h.t.Helper()
+	conn, err := grpc.NewClient(h.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer conn.Close()
+	resp, err := grpc_health_v1.NewHealthClient(conn).Check(h.t.Context(), new(grpc_health_v1.HealthCheckRequest))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return resp.GetStatus()
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// awayURI names a database that is not there, with a password.
+const awayURI = "mongodb://user:swordfish@127.0.0.1:1/"
+
+func TestServeWithoutItsDatabase(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	cfg := testServeConfig(t)
+	cfg.store.mongo, cfg.store.uri = true, awayURI
+	h := serveHere(t, cfg)
+	if got := h.health(); got != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("health says %v", got)
+	}
+	code, stdout, stderr := run("record", "--server", h.addr, "--job-id", "j")
+	if code != 1 || stdout != "" || !strings.HasPrefix(stderr, "UNAVAILABLE STORE_UNAVAILABLE: ") {
+		t.Errorf("record: exit code %d, standard output %q, standard error %q", code, stdout, stderr)
+	}
+	if code, body := h.get("/livez"); code != 200 {
+		t.Errorf("/livez: %d %s", code, body)
+	}
+	code, body := h.get("/readyz")
+	if code != 503 || !strings.HasPrefix(body, "not ready: ") || strings.Contains(body, "swordfish") {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if _, body := h.get("/metrics"); !strings.Contains(body, "\njobonce_store_ready 0\n") {
+		t.Error("/metrics does not say that the store is away")
+	}
+	if printed := h.stop(); printed != "" {
+		t.Errorf("printed %q, but it was never ready", printed)
+	}
+	if log := h.logged(); !strings.Contains(log, `"msg":"not serving: the store is not ready"`) || strings.Contains(log, "swordfish") {
+		t.Errorf("logged\n%s", log)
+	}
+}
+
+// TestServeStoppedBeforeItIsReady is about the exit code, so it takes a process.
+func TestServeStoppedBeforeItIsReady(t *testing.T) {
+	cmd := exec.Command("jobonce", "serve", "--listen", "127.0.0.1:0")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "MONGODB_URI=" + awayURI}
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Signals are taken long before the first line of the log.
+	if _, err := log.Read(make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAdmin holds what the admin pages of either store show against what was done.
+func TestAdmin(t *testing.T) {
+	stores := map[string]func(*testing.T, *serveConfig){
+		"embedded": func(*testing.T, *serveConfig) {},
+		"MongoDB": func(t *testing.T, cfg *serveConfig) {
+			cfg.store.mongo, cfg.store.uri, cfg.store.database = true, testenv.MongoURI(t), testenv.Database(t)
+		},
+	}
+	for name, use := range stores {
+		t.Run(name, func(t *testing.T) {
+			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			cfg := testServeConfig(t)
+			use(t, cfg)
+			h := serveHere(t, cfg)
+			if line, err := h.stdout.ReadString('\n'); err != nil || !readyLine.MatchString(line) {
+				t.Fatalf("got %q, %v; logged\n%s", line, err, h.logged())
+			}
+			// What is ready says so at once.
+			if got := h.health(); got != grpc_health_v1.HealthCheckResponse_SERVING {
+				t.Errorf("health says %v", got)
+			}
+			if code, body := h.get("/readyz"); code != 200 {
+				t.Errorf("/readyz: %d %s", code, body)
+			}
+			for _, want := range []struct{ event, word string }{{"a", "FIRST"}, {"b", "DUPLICATE"}, {"b", "DUPLICATE"}} {
+				if _, stdout, stderr := run("record", "--server", h.addr, "--job-id", "j", "--event", want.event); !strings.HasPrefix(stdout, want.word) {
+					t.Errorf("want %s: %s%s", want.word, stdout, stderr)
+				}
+			}
+			if code, _, _ := run("record", "--server", h.addr); code != 1 {
+				t.Error("a delivery without a job id was taken")
+			}
+
+			_, body := h.get("/metrics")
+			lines := strings.Split(body, "\n")
+			const call = `grpc_method="RecordDelivery",grpc_service="jobonce.v1.IdempotencyService",grpc_type="unary"} `
+			for _, want := range []string{
+				`jobonce_deliveries_total{disposition="FIRST"} 1`,
+				`jobonce_deliveries_total{disposition="DUPLICATE"} 2`,
+				`jobonce_conflicts_total{kind="EVENT"} 2`,
+				`jobonce_delivery_failures_total{reason="INVALID_FIELD"} 1`,
+				`jobonce_batch_size_count 3`,
+				`jobonce_batch_size_sum 3`,
+				`jobonce_batch_duration_seconds_count 3`,
+				`jobonce_queue_deliveries 0`,
+				`jobonce_store_ready 1`,
+				`grpc_server_handled_total{grpc_code="OK",` + call + `3`,
+				`grpc_server_handled_total{grpc_code="InvalidArgument",` + call + `1`,
+				`grpc_server_handling_seconds_count{` + call + `4`,
+			} {
+				if !slices.Contains(lines, want) {
+					t.Errorf("/metrics has no line %s", want)
+				}
+			}
+			if has := strings.Contains(body, "\njobonce_store_clock_offset_seconds "); has != cfg.store.mongo {
+				t.Errorf("the clock offset is shown: %t", has)
+			}
+			if printed := h.stop(); printed != "" {
+				t.Errorf("printed %q after the first line", printed)
+			}
+		})
+	}
+}
+
+// TestPayloadDocumentFlag looks at what the flag makes of the stored document.
+func TestPayloadDocumentFlag(t *testing.T) {
+	uri := testenv.MongoURI(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	db, err := mongo.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Disconnect(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, with := range []bool{true, false} {
+		cfg := testServeConfig(t)
+		cfg.store.mongo, cfg.store.uri, cfg.store.database, cfg.store.payloadDocument = true, uri, testenv.Database(t), with
+		h := serveHere(t, cfg)
+		if _, err := h.stdout.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, stderr := run("record", "--server", h.addr, "--job-id", "j", "--payload", `{"n":1}`); code != 0 {
+			t.Error(stderr)
+		}
+		h.stop()
+		stored, err := db.Database(cfg.store.database).Collection("sume_jobs").FindOne(ctx, bson.D{{Key: "job_id", Value: "j"}}).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stored.LookupErr("payload"); (err == nil) != with {
+			t.Errorf("with --payload-document=%t the document is %s", with, stored)
+		}
+		if text, ok := stored.Lookup("payload_text").StringValueOK(); !ok || text != `{"n":1}` {
+			t.Errorf("with --payload-document=%t the text is %q", with, text)
+		}
+	}
+}

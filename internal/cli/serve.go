@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/server"
+)
+
+const defaultAddress = "127.0.0.1:50051"
+
+// serveConfig is what the flags of serve set.
+type serveConfig struct {
+	listen      string
+	adminListen string
+	store       storeConfig
+	maxPayload  config.IntRange
+	logCalls    bool
+	logLevel    config.Choice
+	logFormat   config.Choice
+}
+
+func newServe() *cobra.Command {
+	cfg, keys := newServeConfig()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the service",
+		Long: `Runs the gRPC service until SIGTERM or SIGINT, then finishes the calls under way. A second signal ends it at once.
+One line on standard output says that the service is ready; the log goes to standard error.
+
+` + storeHelp,
+		Example: `  jobonce serve
+  jobonce serve --listen 127.0.0.1:0 --data-dir /var/lib/jobonce --log-format json
+  jobonce serve --mongodb-uri 'mongodb://127.0.0.1:27017/?replicaSet=rs0' --admin-listen 127.0.0.1:9090
+  jobonce serve --mongodb-uri-file /run/secrets/mongodb-uri`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.store.choose(keys); err != nil {
+				return err
+			}
+			return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	configured(cmd, "serve", keys)
+	return cmd
+}
+
+func newServeConfig() (*serveConfig, *pflag.FlagSet) {
+	cfg := &serveConfig{
+		maxPayload: config.IntRange{Value: job.DefaultMaxPayloadBytes, Min: 1, Max: job.MaxPayloadBytes},
+		logLevel:   config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
+		logFormat:  config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
+	}
+	keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	keys.SortFlags = false
+	keys.StringVar(&cfg.listen, "listen", defaultAddress, "`address` of the gRPC service; with port 0 the system chooses one")
+	cfg.store.declare(keys)
+	keys.StringVar(&cfg.adminListen, "admin-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
+		"without authentication; off when not given")
+	keys.Var(&cfg.maxPayload, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxPayloadBytes))
+	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
+	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
+	keys.Var(&cfg.logFormat, "log-format", "format of the log")
+	return cfg, keys
+}
+
+// serve runs the service until ctx ends. It binds the ports before it touches the store, so that a second start by
+// mistake changes nothing, and takes calls before the store is ready: they are told so.
+func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err error) {
+	logger := newLogger(cfg, stderr)
+	lis, err := listen(ctx, "--listen", cfg.listen)
+	if err != nil {
+		return err
+	}
+	defer lis.Close() // for when it does not come to serving
+	admin, err := newAdmin(ctx, cfg.adminListen)
+	if err != nil {
+		return err
+	}
+	defer admin.close()
+	store, err := cfg.store.open(ctx, logger)
+	if err != nil {
+		return err
+	}
+
+	batches := batch.Config{Lanes: store.lanes, Logger: logger}
+	calls := server.Config{MaxPayloadBytes: cfg.maxPayload.Value, LogCalls: cfg.logCalls, Logger: logger}
+	admin.observe(&batches, &calls)
+	jobs := batch.New(store, batches)
+	defer func() {
+		if closeErr := jobs.Close(); closeErr != nil {
+			err = errors.Join(err, fmt.Errorf("close the store: %w", closeErr))
+		}
+	}()
+	srv, err := server.New(calls, jobs)
+	if err != nil {
+		return err
+	}
+	logger.Info("listening", "address", lis.Addr().String(), "admin_address", admin.address(), "store", store.name)
+
+	group, serving := errgroup.WithContext(ctx)
+	// The admin listener tells of the service to its end, so it ends last.
+	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer stopAdmin()
+		return srv.Run(serving, lis)
+	})
+	group.Go(func() error { return admin.run(adminCtx, serving, jobs, store.clockOffset, logger) })
+	group.Go(func() error {
+		select {
+		case <-serving.Done():
+			return nil
+		case <-srv.Ready():
+		}
+		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", lis.Addr(), store.name); err != nil {
+			return fmt.Errorf("cannot say that the service is ready: %w", err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// listen binds the address that the flag gives.
+func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	lis, err := lc.Listen(ctx, "tcp", address)
+	if err == nil {
+		return lis, nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("cannot listen on %s: the address is in use; stop what uses it, or choose another %s", address, flag)
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		// The outer text repeats the address.
+		err = op.Err
+	}
+	return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
+}
+
+func newLogger(cfg *serveConfig, w io.Writer) *slog.Logger {
+	var level slog.Level
+	// The choices are slog's own names.
+	_ = level.UnmarshalText([]byte(cfg.logLevel.Value))
+	opts := &slog.HandlerOptions{Level: level}
+	if cfg.logFormat.Value == outputJSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}

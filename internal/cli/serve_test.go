@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// testServeConfig is what the flags say with a directory and a port of the test's own.
+func testServeConfig(t *testing.T) *serveConfig {
+	cfg, _ := newServeConfig()
+	cfg.listen = "127.0.0.1:0"
+	cfg.store.dataDir = t.TempDir()
+	return cfg
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	cfg := testServeConfig(t)
+	// The second time shows that the first one gave the directory free.
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		stdout, w := io.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- serve(ctx, cfg, w, io.Discard) }()
+		if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || !readyLine.MatchString(line) {
+			t.Errorf("got %q, %v", line, err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// brokenWriter is a standard output that nobody reads any more.
+type brokenWriter struct{}
+
+var errBroken = errors.New("broken pipe")
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
+
+func TestServeThatCannotSayItIsReady(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	cfg := testServeConfig(t)
+	for range 2 {
+		if err := serve(t.Context(), cfg, brokenWriter{}, io.Discard); !errors.Is(err, errBroken) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"version", "-o", "json"}} {
+		var stderr bytes.Buffer
+		if code := Main(args, nil, brokenWriter{}, &stderr); code != 1 || !strings.Contains(stderr.String(), "broken pipe") {
+			t.Errorf("%v: exit code %d: %s", args, code, &stderr)
+		}
+	}
+}
+
+func TestLogLevelAndFormat(t *testing.T) {
+	cfg, keys := newServeConfig()
+	if err := keys.Parse([]string{"--log-level", "warn", "--log-format", "json"}); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	logger := newLogger(cfg, &out)
+	logger.Info("quiet")
+	logger.Warn("loud")
+	if got := out.String(); strings.Contains(got, "quiet") || !strings.HasPrefix(got, "{") || !strings.Contains(got, `"msg":"loud"`) {
+		t.Errorf("logged %q", got)
+	}
+	cfg, _ = newServeConfig()
+	out.Reset()
+	logger = newLogger(cfg, &out)
+	logger.Debug("quiet")
+	logger.Info("loud")
+	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, "level=INFO msg=loud") {
+		t.Errorf("logged %q", got)
+	}
+}

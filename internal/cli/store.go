@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+)
+
+const storeHelp = `Without a MongoDB, jobs are kept in one local file in the data directory, which is made if it is missing and serves one
+process at a time.
+
+A MongoDB is named by MONGODB_URI in the environment, by --mongodb-uri-file, a file that holds the URI, or by
+--mongodb-uri, which takes none with a password: the list of processes shows it. Of these and --data-dir, a flag beats
+the environment, which beats the configuration file; two of them in the same place are an error. The service waits for a
+MongoDB that cannot be reached, and answers calls with UNAVAILABLE meanwhile.`
+
+// mongoLanes is how many batches are on their way to MongoDB at once: the next is sent while one is answered.
+const mongoLanes = 2
+
+// storeConfig is what the flags say about the store.
+type storeConfig struct {
+	dataDir         string
+	uri, uriFile    string
+	database        string
+	collection      string
+	payloadDocument bool
+	// mongo is set when the store is a MongoDB, and uri its URI then. [storeConfig.choose] sets both.
+	mongo bool
+}
+
+func (c *storeConfig) declare(keys *pflag.FlagSet) {
+	keys.StringVar(&c.dataDir, "data-dir", "./jobonce-data", "`directory` of the embedded store")
+	keys.StringVar(&c.uri, "mongodb-uri", "", "`URI` of a MongoDB, without a password; from the environment, as MONGODB_URI, with one")
+	keys.StringVar(&c.uriFile, "mongodb-uri-file", "", "`file` that holds the URI of a MongoDB")
+	keys.StringVar(&c.database, "mongodb-database", mongostore.DefaultDatabase, "`name` of the database")
+	keys.StringVar(&c.collection, "mongodb-collection", mongostore.DefaultCollection, "`name` of the collection")
+	keys.BoolVar(&c.payloadDocument, "payload-document", true, "keep JSON payloads as documents too, so that MongoDB can query them")
+}
+
+// choose settles which store it is: the one that the highest layer names.
+func (c *storeConfig) choose(flags *pflag.FlagSet) error {
+	flag, from, rival := "data-dir", config.Origin{}, ""
+	for _, name := range []string{"data-dir", "mongodb-uri", "mongodb-uri-file"} {
+		switch o := config.OriginOf(flags.Lookup(name)); {
+		case o.Layer > from.Layer:
+			flag, from, rival = name, o, ""
+		case o.Layer == from.Layer:
+			rival = o.Name
+		}
+	}
+	if rival != "" {
+		return usagef("%s and %s both say where jobs are kept; leave one out", from.Name, rival)
+	}
+	switch flag {
+	case "mongodb-uri":
+		if from.Layer == config.FromCommandLine && holdsSecret(c.uri) {
+			return usagef("--mongodb-uri holds a password, which others can read in the list of processes; " +
+				"set MONGODB_URI in the environment, or use --mongodb-uri-file")
+		}
+		if c.uri = strings.TrimSpace(c.uri); c.uri == "" {
+			return usagef("%s is empty", from.Name)
+		}
+	case "mongodb-uri-file":
+		content, err := os.ReadFile(c.uriFile)
+		if err != nil {
+			return fmt.Errorf("cannot read the MongoDB URI: %w", err)
+		}
+		if c.uri = strings.TrimSpace(string(content)); c.uri == "" {
+			return fmt.Errorf("%s: %s is empty", from.Name, c.uriFile)
+		}
+		if strings.ContainsAny(c.uri, " \t\r\n") {
+			return fmt.Errorf("%s: %s must hold one URI and nothing else", from.Name, c.uriFile)
+		}
+	default:
+		for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document"} {
+			if o := config.OriginOf(flags.Lookup(name)); o.Layer == config.FromCommandLine {
+				return usagef("%s is for MongoDB, but jobs would be kept in %s; set MONGODB_URI, or leave it out", o.Name, c.dataDir)
+			}
+		}
+		return nil
+	}
+	c.mongo = true
+	return nil
+}
+
+// holdsSecret tells whether a URI has a password in it, or something like one. In doubt it does.
+func holdsSecret(uri string) bool {
+	_, rest, ok := strings.Cut(uri, "://")
+	if !ok {
+		rest = uri
+	}
+	// The last @, because that of a password which should have been encoded comes before it.
+	if at := strings.LastIndex(rest, "@"); at >= 0 && strings.Contains(rest[:at], ":") {
+		return true
+	}
+	options := strings.ToLower(rest)
+	return strings.Contains(options, "password=") || strings.Contains(options, "aws_session_token")
+}
+
+// openStore is an open store and what serve wants to know of it.
+type openStore struct {
+	job.Store
+	// name is for people.
+	name string
+	// lanes is how many batches the store takes at once.
+	lanes int
+	// clockOffset is how far its clock is ahead of ours; nil when it has none of its own.
+	clockOffset func() time.Duration
+}
+
+func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore, error) {
+	if !c.mongo {
+		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{Logger: logger})
+		if err != nil {
+			return nil, err
+		}
+		return &openStore{Store: store, name: "embedded store " + c.dataDir, lanes: 1}, nil
+	}
+	store, err := mongostore.Open(mongostore.Options{
+		URI: c.uri, Database: c.database, Collection: c.collection, TextOnly: !c.payloadDocument, Logger: logger,
+	})
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset}, nil
+}

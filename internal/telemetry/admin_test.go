@@ -1,0 +1,103 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+func TestPages(t *testing.T) {
+	ready := errors.New("the database is away")
+	admin := NewAdmin(NewMetrics(Build{}), func(ctx context.Context) error {
+		if _, ok := ctx.Deadline(); !ok {
+			t.Error("the store is asked without a deadline")
+		}
+		return ready
+	}, testenv.Logger(t))
+	for _, tc := range []struct {
+		ready        error
+		method, path string
+		code         int
+		body         string
+	}{
+		{ready, "GET", "/readyz", 503, "not ready: the database is away\n"},
+		{ready, "GET", "/livez", 200, "ok\n"},
+		{nil, "GET", "/readyz", 200, "ok\n"},
+		{nil, "HEAD", "/readyz", 200, "ok\n"},
+		{nil, "POST", "/readyz", 405, "Method Not Allowed\n"},
+		{nil, "POST", "/metrics", 405, "Method Not Allowed\n"},
+		{nil, "GET", "/", 404, "404 page not found\n"},
+		{nil, "GET", "/readyz/x", 404, "404 page not found\n"},
+	} {
+		ready = tc.ready
+		if code, body := get(t, admin.server.Handler, tc.method, tc.path); code != tc.code || body != tc.body {
+			t.Errorf("%s %s: %d %q, want %d %q", tc.method, tc.path, code, body, tc.code, tc.body)
+		}
+	}
+}
+
+// start runs a listener and returns the address, what ends it, and what Run returns.
+func start(t *testing.T, check func(context.Context) error) (base string, lis net.Listener, stop func(), ended <-chan error) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	admin := NewAdmin(NewMetrics(Build{}), check, testenv.Logger(t))
+	go func() { done <- admin.Run(ctx, lis) }()
+	return "http://" + lis.Addr().String(), lis, cancel, done
+}
+
+func TestRunFinishesWhatIsUnderWay(t *testing.T) {
+	entered, release := make(chan struct{}), make(chan struct{})
+	base, lis, stop, ended := start(t, func(context.Context) error {
+		close(entered)
+		<-release
+		return nil
+	})
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	answered := make(chan int, 1)
+	go func() {
+		resp, err := (&http.Client{Transport: transport}).Get(base + "/readyz")
+		if err != nil {
+			t.Error(err)
+			answered <- 0
+			return
+		}
+		resp.Body.Close()
+		answered <- resp.StatusCode
+	}()
+	<-entered
+	stop()
+	// The listener is closed first: what comes now is refused.
+	for {
+		conn, err := net.Dial("tcp", lis.Addr().String())
+		if err != nil {
+			break
+		}
+		conn.Close()
+	}
+	close(release)
+	if code := <-answered; code != http.StatusOK {
+		t.Errorf("the request under way got %d", code)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRunThatCannotServe(t *testing.T) {
+	_, lis, stop, ended := start(t, isReady)
+	defer stop()
+	lis.Close()
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,156 @@
+// Package telemetry is what an operator watches a service by: the metrics and the HTTP listener that shows them.
+package telemetry
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Build says what was built.
+type Build struct{ Version, Commit, Go string }
+
+// Metrics are those of one service; docs/metrics.md tells what each means. They are safe for concurrent use.
+type Metrics struct {
+	registry *prometheus.Registry
+	rpc      *grpcprom.ServerMetrics
+
+	// By their numbers, because they are counted with every delivery.
+	deliveries map[job.Disposition]prometheus.Counter
+	conflicts  map[job.ConflictKind]prometheus.Counter
+
+	failures      *prometheus.CounterVec
+	batchSize     prometheus.Histogram
+	batchDuration prometheus.Histogram
+}
+
+// durationBuckets are in seconds: from a fast answer of the embedded store to the longest that a call may last.
+var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// scrapeTimeout is how long a scrape waits for the store. It leaves time within Prometheus's own limit of 10 seconds.
+const scrapeTimeout = 2 * time.Second
+
+// NewMetrics returns metrics that count from zero.
+func NewMetrics(b Build) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		rpc: grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
+			grpcprom.WithHistogramBuckets(durationBuckets))),
+		deliveries: make(map[job.Disposition]prometheus.Counter),
+		conflicts:  make(map[job.ConflictKind]prometheus.Counter),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_delivery_failures_total", Help: "Deliveries answered with an error, by its reason.",
+		}, []string{"reason"}),
+		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "jobonce_batch_size", Help: "Deliveries per write to the store.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
+		}),
+		batchDuration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "jobonce_batch_duration_seconds", Help: "Time that a write to the store took.", Buckets: durationBuckets,
+		}),
+	}
+	deliveries := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "jobonce_deliveries_total", Help: "Recorded deliveries, by disposition.",
+	}, []string{"disposition"})
+	conflicts := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "jobonce_conflicts_total", Help: "Recorded deliveries that disagree with the stored one, by kind.",
+	}, []string{"kind"})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "jobonce_build_info", Help: "Always 1; the labels say what was built.",
+	}, []string{"version", "commit", "goversion"})
+	build.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
+	// Every series is there from the start: a counter that appears with its first event hides that event from rate().
+	for n, name := range joboncev1.Disposition_name {
+		if n != 0 {
+			m.deliveries[job.Disposition(n)] = deliveries.WithLabelValues(strings.TrimPrefix(name, "DISPOSITION_"))
+		}
+	}
+	for n, name := range joboncev1.ConflictKind_name {
+		if n != 0 {
+			m.conflicts[job.ConflictKind(n)] = conflicts.WithLabelValues(strings.TrimPrefix(name, "CONFLICT_KIND_"))
+		}
+	}
+	for n, name := range joboncev1.ErrorReason_name {
+		if n != 0 {
+			m.failures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
+		}
+	}
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.batchSize, m.batchDuration, build,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// UnaryInterceptor counts and times unary calls.
+func (m *Metrics) UnaryInterceptor() grpc.UnaryServerInterceptor {
+	return m.rpc.UnaryServerInterceptor()
+}
+
+// StreamInterceptor counts and times streams.
+func (m *Metrics) StreamInterceptor() grpc.StreamServerInterceptor {
+	return m.rpc.StreamServerInterceptor()
+}
+
+// Recorded counts a delivery that was recorded.
+func (m *Metrics) Recorded(v job.Verdict) {
+	if c := m.deliveries[v.Disposition]; c != nil {
+		c.Inc()
+	}
+	if v.Conflict == nil {
+		return
+	}
+	if c := m.conflicts[v.Conflict.Kind]; c != nil {
+		c.Inc()
+	}
+}
+
+// Failed counts a delivery that got an error, by the error's reason without its prefix.
+func (m *Metrics) Failed(reason string) { m.failures.WithLabelValues(reason).Inc() }
+
+// Written counts a write to the store.
+func (m *Metrics) Written(deliveries int, took time.Duration) {
+	m.batchSize.Observe(float64(deliveries))
+	m.batchDuration.Observe(took.Seconds())
+}
+
+// WatchQueue shows what waits for the store or is under way there. It may be called once.
+func (m *Metrics) WatchQueue(queued func() (deliveries, bytes int64)) {
+	m.gauge("jobonce_queue_deliveries", "Deliveries that wait or are being written.", func() float64 {
+		n, _ := queued()
+		return float64(n)
+	})
+	m.gauge("jobonce_queue_bytes", "Bytes of the bodies of those deliveries.", func() float64 {
+		_, n := queued()
+		return float64(n)
+	})
+}
+
+// WatchReady shows whether the store is ready: whether check, asked with every scrape, returns nil in time. It may be
+// called once.
+func (m *Metrics) WatchReady(check func(context.Context) error) {
+	m.gauge("jobonce_store_ready", "1 when the store can serve, else 0.", func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		if check(ctx) == nil {
+			return 1
+		}
+		return 0
+	})
+}
+
+// WatchClock shows how far the store's clock is ahead of this machine's. It may be called once.
+func (m *Metrics) WatchClock(offset func() time.Duration) {
+	m.gauge("jobonce_store_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
+		func() float64 { return offset().Seconds() })
+}
+
+func (m *Metrics) gauge(name, help string, value func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+}
