@@ -44,10 +44,9 @@ func TestUpdateBounds(t *testing.T) {
 		"as deep as may be":         {nested(maxDepth), true, true},
 		"one level deeper":          {nested(maxDepth + 1), true, false},
 		"small ints, large BSON":    {`{"a":[` + strings.Repeat("1,", 1_100_000) + `1]}`, true, false},
-		"nulls at the brink":        {`{"a":[` + strings.Repeat("0,", 1_300_000) + `0]}`, true, false},
 		"objects without content":   {`{"a":[` + strings.Repeat("{},", 1_000_000) + `{}]}`, true, false},
 		"largest body, one string":  {`{"a":"` + strings.Repeat("x", job.MaxPayloadBytes-8) + `"}`, true, true},
-		"large, and within bounds":  {`{"a":[` + strings.Repeat("1,", 500_000) + `1]}`, true, true},
+		"large, and within bounds":  {`{"a":[` + strings.Repeat("1,", 200_000) + `1]}`, true, true},
 		"unfaithful after the rest": {`{"a":{"b":[1,2]},"c":1e400}`, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +70,7 @@ func TestUpdateBounds(t *testing.T) {
 
 // TestWriterStopsGrowing: what the sink appends after it has had enough is a small part of what the body would become.
 func TestWriterStopsGrowing(t *testing.T) {
-	body := `{"a":[` + strings.Repeat("1,", job.MaxPayloadBytes/2-10) + `1]}`
+	body := `{"a":[` + strings.Repeat("1,", 1_000_000) + `1]}`
 	var w bsonWriter
 	if err := payload.Walk(body, fieldPayload, maxDepth, &w); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,31 @@
+package mongostore
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// TestDocsAreComplete: docs/mongodb.md has every field, index and default in its tables.
+func TestDocsAreComplete(t *testing.T) {
+	page, err := os.ReadFile("../../docs/mongodb.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := []string{"| `" + indexName + "` |", "| 3000 |", "| 5000 |"}
+	for _, index := range workIndexes() {
+		rows = append(rows, "| `"+index.Keys.(bson.D)[0].Key+"_1` |")
+	}
+	for _, field := range []string{fieldJobID, fieldEvent, fieldStatus, fieldPayload, fieldFirstSeen, fieldDeliveries, fieldPayloadText,
+		fieldPayloadBytes, fieldPayloadDropped, fieldFingerprint, fieldRequestID, fieldSource, fieldLastSeen, fieldConflicts,
+		fieldLastConflict, fieldWork, workState, workMode, workDue, workToken, workGeneration, workAttempts, workClaimID, workResult, workError} {
+		rows = append(rows, "| `"+field+"` |")
+	}
+	for _, row := range rows {
+		if !strings.Contains(string(page), row) {
+			t.Errorf("no row with %s", row)
+		}
+	}
+}
