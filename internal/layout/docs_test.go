@@ -1,0 +1,94 @@
+package layout_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var goBlock = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+
+// TestReadmeCompiles compiles each Go block of the README, which is a file of its own.
+func TestReadmeCompiles(t *testing.T) {
+	blocks := goBlock.FindAllStringSubmatch(read(t, "README.md"), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the README has no Go code")
+	}
+	for _, block := range blocks {
+		code := block[1]
+		file := filepath.Join(t.TempDir(), "readme.go")
+		if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("go", "vet", file)
+		cmd.Dir = "../.."
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s\nin:\n%s", err, out, code)
+		}
+		formatted, err := exec.Command("gofmt", file).Output()
+		if err != nil || string(formatted) != code {
+			t.Errorf("not as gofmt writes it (%v):\n%s", err, formatted)
+		}
+	}
+}
+
+// dependency is a row of the table in docs/dependencies.md that names a Go module.
+var dependency = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.+) \\|$")
+
+func TestDependenciesHaveReasons(t *testing.T) {
+	cmd := exec.Command("go", "mod", "edit", "-json")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatal(err)
+	}
+	needed := make(map[string]bool)
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			needed[r.Path] = true
+		}
+	}
+	for _, tool := range mod.Tool {
+		needed[tool.Path] = true
+	}
+	if len(needed) == 0 {
+		t.Fatal("go.mod has no direct requirement")
+	}
+	gone := make(map[string]bool)
+	modules, _, _ := strings.Cut(read(t, "docs/dependencies.md"), "\n## Beside the Go modules")
+	for _, row := range dependency.FindAllStringSubmatch(modules, -1) {
+		if !needed[row[1]] {
+			gone[row[1]] = true
+		}
+		delete(needed, row[1])
+	}
+	for path := range needed {
+		t.Errorf("docs/dependencies.md does not say why go.mod has %s", path)
+	}
+	for path := range gone {
+		t.Errorf("docs/dependencies.md gives a reason for %s, which go.mod does not have", path)
+	}
+}

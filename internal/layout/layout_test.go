@@ -1,0 +1,144 @@
+// Package layout_test holds the repository to what its documents say about it: which package may import which, the
+// list of dependencies, and the Go code in the README.
+package layout_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/jobonce/jobonce/"
+
+// allowed says which of our packages each of our packages may import, tests aside. docs/architecture.md draws it.
+var allowed = map[string][]string{
+	"cmd/jobonce": {"internal/cli"},
+	"internal/cli": {"server", "client", "gen/jobonce/v1", "internal/batch", "internal/config", "internal/job",
+		"internal/load", "internal/mongostore", "internal/sqlitestore", "internal/telemetry"},
+	"server":               {"gen/jobonce/v1", "internal/job", "internal/payload"},
+	"client":               {"gen/jobonce/v1"},
+	"gen/jobonce/v1":       {},
+	"internal/batch":       {"internal/job"},
+	"internal/config":      {},
+	"internal/job":         {"internal/payload"},
+	"internal/load":        {"client", "gen/jobonce/v1"},
+	"internal/mongostore":  {"internal/job", "internal/payload"},
+	"internal/payload":     {},
+	"internal/sqlitestore": {"internal/job", "internal/payload"},
+	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},
+
+	// For tests alone, and for the benchmarks, which are a module of their own.
+	"internal/storetest":         {"internal/job", "internal/payload", "internal/testenv"},
+	"internal/testenv":           {},
+	"internal/testenv/wireproxy": {},
+}
+
+// forTests are the packages that only tests import.
+var forTests = []string{"internal/storetest", "internal/testenv", "internal/testenv/wireproxy"}
+
+// drivers says where the driver of each store may be imported. Tests may talk to a database as they need.
+var drivers = map[string][]string{
+	"go.mongodb.org/mongo-driver/": {"internal/mongostore", "internal/testenv", "internal/testenv/wireproxy"},
+	"modernc.org/sqlite":           {"internal/sqlitestore"},
+}
+
+// goPackage is what is read of a package that `go list -json` describes.
+type goPackage struct {
+	ImportPath string
+	GoFiles    []string
+	Imports    []string
+	Deps       []string // with everything that those import
+}
+
+// name is the package's path within the module.
+func (p goPackage) name() string { return strings.TrimPrefix(p.ImportPath, module) }
+
+func list(t *testing.T, pattern string) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,GoFiles,Imports,Deps", pattern)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		exit := new(exec.ExitError)
+		errors.As(err, &exit)
+		t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+	}
+	var packages []goPackage
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.GoFiles) > 0 { // Else it has tests only.
+			packages = append(packages, p)
+		}
+	}
+}
+
+func TestImports(t *testing.T) {
+	found := make(map[string]bool)
+	for _, p := range list(t, "./...") {
+		found[p.name()] = true
+		may, ok := allowed[p.name()]
+		if !ok {
+			t.Errorf("%s is new: say in this test, and in docs/architecture.md, what it may import", p.name())
+		}
+		for _, path := range p.Imports {
+			if ours, ok := strings.CutPrefix(path, module); ok && !slices.Contains(may, ours) {
+				t.Errorf("%s must not import %s", p.name(), ours)
+			}
+			for driver, users := range drivers {
+				if strings.HasPrefix(path, driver) && !slices.Contains(users, p.name()) {
+					t.Errorf("%s must not import %s, which is for %v", p.name(), path, users)
+				}
+			}
+		}
+	}
+	for name := range allowed {
+		if !found[name] {
+			t.Errorf("there is no package %s any more: take it out of this test", name)
+		}
+	}
+}
+
+// TestTestPackagesStayOut reads the table itself: a package of the service that is allowed a test package is a mistake.
+func TestTestPackagesStayOut(t *testing.T) {
+	for name, may := range allowed {
+		for _, path := range may {
+			if slices.Contains(forTests, path) && !slices.Contains(forTests, name) {
+				t.Errorf("%s must not be allowed to import %s", name, path)
+			}
+		}
+	}
+}
+
+// TestPublicPackagesAreLight keeps what our servers need out of the programs of those who only call them.
+func TestPublicPackagesAreLight(t *testing.T) {
+	for _, pattern := range []string{"./client/...", "./gen/..."} {
+		for _, p := range list(t, pattern) {
+			for _, dep := range p.Deps {
+				for _, heavy := range []string{"modernc.org/", "go.mongodb.org/", "github.com/prometheus/", "github.com/spf13/", module + "internal/"} {
+					if strings.HasPrefix(dep, heavy) {
+						t.Errorf("%s pulls in %s", p.name(), dep)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPackageNamesSayWhatIsInside(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		for element := range strings.SplitSeq(p.name(), "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "pkg", "shared"}, element) {
+				t.Errorf("%s: %q says nothing about what is inside", p.name(), element)
+			}
+		}
+	}
+}
