@@ -214,7 +214,7 @@ func TestSlowAnswer(t *testing.T) {
 					return resp, err
 				})
 				fn := func(context.Context, *client.Work) error {
-					if due := s.work(t, "j").Due; due.Sub(time.Now()) < 9*time.Second {
+					if due := s.work(t, "j").Due; time.Until(due) < 9*time.Second {
 						t.Errorf("started with a lease until %v, it is %v", due, time.Now())
 					}
 					return nil

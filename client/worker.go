@@ -51,7 +51,7 @@ type WorkerConfig struct {
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 	if c.Concurrency < 0 {
-		return c, fmt.Errorf("Concurrency is %d, it must not be negative", c.Concurrency)
+		return c, fmt.Errorf("the field Concurrency is %d, it must not be negative", c.Concurrency)
 	}
 	if c.Concurrency == 0 {
 		c.Concurrency = DefaultConcurrency

@@ -1,5 +1,7 @@
 package server
 
+//lint:file-ignore SA1019 grpcurl still asks for v1alpha, deprecated or not
+
 import (
 	"context"
 	"errors"
