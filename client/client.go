@@ -56,10 +56,12 @@ type Client struct {
 	conn    *grpc.ClientConn
 	service joboncev1.IdempotencyServiceClient
 	work    joboncev1.WorkServiceClient
-	policy  RetryPolicy
-	timeout time.Duration
-	done    chan struct{}
-	close   func() error
+	// recordAttempt makes one attempt of a RecordDelivery call.
+	recordAttempt func(context.Context, *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error)
+	policy        RetryPolicy
+	timeout       time.Duration
+	done          chan struct{}
+	close         func() error
 }
 
 // New makes a client of the service at target, "host:port" or any other name that gRPC can resolve; with several
@@ -88,6 +90,12 @@ func New(target string, opts ...Option) (*Client, error) {
 		policy:  o.policy,
 		timeout: o.timeout,
 		done:    make(chan struct{}),
+	}
+	c.recordAttempt = (&coalescer{service: c.service}).record
+	if o.alone {
+		c.recordAttempt = func(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
+			return attempt(ctx, c.service.RecordDelivery, req)
+		}
 	}
 	c.close = sync.OnceValue(func() error {
 		close(c.done)

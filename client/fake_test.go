@@ -32,7 +32,7 @@ type (
 	result        = joboncev1.BatchRecordDeliveriesResponse_Result
 )
 
-// fake is a service whose answers the test gives. A nil function is UNIMPLEMENTED.
+// fake is a service whose answers the test gives. A nil function is UNIMPLEMENTED, but that a batch goes to record item by item.
 type fake struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
 	record func(context.Context, *request) (*response, error)
@@ -48,10 +48,39 @@ func (f *fake) RecordDelivery(ctx context.Context, req *request) (*response, err
 }
 
 func (f *fake) BatchRecordDeliveries(ctx context.Context, req *batchRequest) (*batchResponse, error) {
-	if f.batch == nil {
+	switch {
+	case f.batch != nil:
+		return f.batch(ctx, req)
+	case f.record == nil:
 		return f.UnimplementedIdempotencyServiceServer.BatchRecordDeliveries(ctx, req)
 	}
-	return f.batch(ctx, req)
+	// As the service does: each on its own.
+	resp := &batchResponse{}
+	for _, one := range req.GetDeliveries() {
+		r := &result{}
+		if answer, err := f.record(ctx, one); err != nil {
+			r.Outcome = &joboncev1.BatchRecordDeliveriesResponse_Result_Error{Error: itemOf(err)}
+		} else {
+			r.Outcome = &joboncev1.BatchRecordDeliveriesResponse_Result_Response{Response: answer}
+		}
+		resp.Results = append(resp.Results, r)
+	}
+	return resp, nil
+}
+
+// itemOf is a call's error as an item of a batch carries it.
+func itemOf(err error) *joboncev1.ItemError {
+	st := status.Convert(err)
+	item := &joboncev1.ItemError{Code: int32(st.Code()), Message: st.Message()}
+	for _, detail := range st.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			item.Reason = joboncev1.ErrorReason(joboncev1.ErrorReason_value["ERROR_REASON_"+d.GetReason()])
+		case *errdetails.RetryInfo:
+			item.RetryDelay = d.GetRetryDelay()
+		}
+	}
+	return item
 }
 
 func (f *fake) GetJob(ctx context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {

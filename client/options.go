@@ -44,6 +44,7 @@ type options struct {
 	keepaliveTimeout time.Duration
 	policy           RetryPolicy
 	timeout          time.Duration
+	alone            bool
 	userAgent        string
 	dial             []grpc.DialOption
 	invalid          error // The first option that cannot be.
@@ -62,6 +63,13 @@ func defaultOptions() options {
 // certificate. The config is copied.
 func WithTLS(config *tls.Config) Option {
 	return func(o *options) { o.useTLS, o.tlsConfig = true, config }
+}
+
+// WithoutBatching sends every delivery in a call of its own. Otherwise deliveries that are recorded at the same time, and
+// more than a few, share calls: each keeps its deadline, its request_id and its error, one alone is sent at once either
+// way, and a busy program does several times as many.
+func WithoutBatching() Option {
+	return func(o *options) { o.alone = true }
 }
 
 // WithInsecure leaves the connection in plaintext, to whatever target. Together with [WithTLS] it is an error.

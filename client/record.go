@@ -36,7 +36,15 @@ func (c *Client) record(
 		return nil, time.Time{}, err
 	}
 	req = withRequestID(req)
-	return call(ctx, c, c.service.RecordDelivery, req, req.GetRequestId())
+	err = c.retry(ctx, func(ctx context.Context) *Error {
+		sent = time.Now()
+		var err *Error
+		if resp, err = c.recordAttempt(ctx, req); err != nil {
+			err.RequestID = req.GetRequestId()
+		}
+		return err
+	})
+	return resp, sent, err
 }
 
 // BatchResult is what became of one delivery of a batch: exactly one of the two is set.
@@ -118,15 +126,10 @@ func (b *batch) attempt(ctx context.Context, service joboncev1.IdempotencyServic
 	var again []int
 	for n, result := range resp.GetResults() {
 		i := b.pending[n]
-		var err *Error
-		switch outcome := result.GetOutcome().(type) {
-		case *joboncev1.BatchRecordDeliveriesResponse_Result_Response:
-			b.responses[i], b.errs[i] = outcome.Response, nil
+		resp, err := readResult(result)
+		if err == nil {
+			b.responses[i], b.errs[i] = resp, nil
 			continue
-		case *joboncev1.BatchRecordDeliveriesResponse_Result_Error:
-			err = fromItem(outcome.Error)
-		default:
-			err = unreadable("a result that is neither an answer nor an error")
 		}
 		b.fail(i, err)
 		if err.retryable() {
@@ -138,6 +141,17 @@ func (b *batch) attempt(ctx context.Context, service joboncev1.IdempotencyServic
 	}
 	b.pending = again
 	return longest
+}
+
+// readResult reads one result of a batch.
+func readResult(result *joboncev1.BatchRecordDeliveriesResponse_Result) (*joboncev1.RecordDeliveryResponse, *Error) {
+	switch outcome := result.GetOutcome().(type) {
+	case *joboncev1.BatchRecordDeliveriesResponse_Result_Response:
+		return outcome.Response, nil
+	case *joboncev1.BatchRecordDeliveriesResponse_Result_Error:
+		return nil, fromItem(outcome.Error)
+	}
+	return nil, unreadable("a result that is neither an answer nor an error")
 }
 
 // fail notes what delivery i failed with this time.

@@ -1,0 +1,200 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+const (
+	// maxUnderWay is how many calls go out on their own. What comes while so many are under way goes out together, as
+	// soon as one of them is back.
+	maxUnderWay = 4
+	// maxTogether and maxTogetherBytes bound one batch, well under the service's limits.
+	maxTogether      = 256
+	maxTogetherBytes = 4 << 20
+)
+
+// coalescer sends deliveries of concurrent callers together. A lone call goes out at once, as it would without: there is
+// no timer, only what piles up while calls are under way shares the next one.
+type coalescer struct {
+	service joboncev1.IdempotencyServiceClient
+
+	mu       sync.Mutex
+	underWay int
+	waiting  []*waiter
+}
+
+// waiter is a call that goes out with others.
+type waiter struct {
+	ctx  context.Context
+	req  *joboncev1.RecordDeliveryRequest
+	sent bool // guarded by the coalescer's lock
+	resp *joboncev1.RecordDeliveryResponse
+	err  *Error
+	done chan struct{}
+}
+
+// record makes one attempt of a RecordDelivery call.
+func (q *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
+	q.mu.Lock()
+	if q.underWay < maxUnderWay {
+		q.underWay++
+		q.mu.Unlock()
+		defer q.next()
+		return attempt(ctx, q.service.RecordDelivery, req)
+	}
+	// A copy: the caller may leave, and use its request again, while the batch is being sent.
+	w := &waiter{ctx: ctx, req: proto.CloneOf(req), done: make(chan struct{})}
+	q.waiting = append(q.waiting, w)
+	q.mu.Unlock()
+
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		return nil, q.abandon(w)
+	}
+	if w.err != nil || !lacking(w.resp) {
+		return w.resp, w.err
+	}
+	return q.completed(ctx, w.resp)
+}
+
+// abandon takes a call whose caller has left out of the queue, if it is still there, and gives its error.
+func (q *coalescer) abandon(w *waiter) *Error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !w.sent {
+		q.waiting = slices.DeleteFunc(q.waiting, func(other *waiter) bool { return other == w })
+	}
+	e := fromStatus(status.FromContextError(w.ctx.Err()))
+	e.contextOver, e.OutcomeUnknown = true, w.sent
+	return e
+}
+
+// next sends what has piled up, or frees the place of a call that is back.
+func (q *coalescer) next() {
+	q.mu.Lock()
+	together := q.take()
+	if len(together) == 0 {
+		q.underWay--
+	}
+	q.mu.Unlock()
+	if len(together) > 0 {
+		go func() {
+			defer q.next()
+			send(q.service, together)
+		}()
+	}
+}
+
+// take takes the oldest that wait, as many as go together.
+func (q *coalescer) take() []*waiter {
+	n, bytes := 0, 0
+	for _, w := range q.waiting {
+		bytes += len(w.req.GetPayload()) + len(w.req.GetPayloadBytes())
+		if n == maxTogether || n > 0 && bytes > maxTogetherBytes {
+			break
+		}
+		w.sent = true
+		n++
+	}
+	together := q.waiting[:n:n]
+	q.waiting = q.waiting[n:]
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	return together
+}
+
+// send makes one call of them all, under a context of its own: it lasts as long as the most patient caller, and ends when
+// all have left.
+func send(service joboncev1.IdempotencyServiceClient, together []*waiter) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	latest, bounded := time.Time{}, true
+	var left atomic.Int64
+	left.Store(int64(len(together)))
+	req := &joboncev1.BatchRecordDeliveriesRequest{Deliveries: make([]*joboncev1.RecordDeliveryRequest, len(together))}
+	for i, w := range together {
+		req.Deliveries[i] = w.req
+		deadline, ok := w.ctx.Deadline()
+		bounded = bounded && ok
+		if deadline.After(latest) {
+			latest = deadline
+		}
+		stop := context.AfterFunc(w.ctx, func() {
+			if left.Add(-1) == 0 {
+				cancel()
+			}
+		})
+		defer stop()
+	}
+	if bounded {
+		var cancelLatest context.CancelFunc
+		ctx, cancelLatest = context.WithDeadline(ctx, latest)
+		defer cancelLatest()
+	}
+	if len(together) == 1 {
+		w := together[0]
+		w.resp, w.err = attempt(ctx, service.RecordDelivery, w.req)
+		close(w.done)
+		return
+	}
+	resp, err := attempt(ctx, service.BatchRecordDeliveries, req)
+	if got := len(resp.GetResults()); err == nil && got != len(together) {
+		err = unreadable(fmt.Sprintf("%d results for %d deliveries", got, len(together)))
+	}
+	for i, w := range together {
+		if err != nil {
+			own := *err
+			w.err = &own
+		} else {
+			w.resp, w.err = readResult(resp.GetResults()[i])
+		}
+		close(w.done)
+	}
+}
+
+// lacking tells whether the answer came without what a single call would have been told: the result of completed work,
+// or the body of a job to work on.
+func lacking(resp *joboncev1.RecordDeliveryResponse) bool {
+	switch resp.GetDisposition() {
+	case joboncev1.Disposition_DISPOSITION_COMPLETED:
+		return resp.GetResult() == ""
+	case joboncev1.Disposition_DISPOSITION_RECLAIMED:
+		return resp.GetJob().GetBody() == nil
+	}
+	return false
+}
+
+// completed reads what an answer lacks.
+func (q *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliveryResponse) (*joboncev1.RecordDeliveryResponse, *Error) {
+	req := &joboncev1.GetJobRequest{JobId: resp.GetJob().GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL}
+	if resp.GetDisposition() == joboncev1.Disposition_DISPOSITION_COMPLETED {
+		req.View = joboncev1.JobView_JOB_VIEW_BASIC
+	}
+	got, err := attempt(ctx, q.service.GetJob, req)
+	switch {
+	case err != nil && err.Code == codes.NotFound:
+		return resp, nil // deleted meanwhile: there is nothing to add
+	case err != nil:
+		return nil, err
+	}
+	if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
+		resp.Job.Body = got.GetJob().GetBody()
+	} else {
+		resp.Result = got.GetJob().GetWork().GetResult()
+		resp.Job.Work.Result = resp.GetResult()
+	}
+	return resp, nil
+}

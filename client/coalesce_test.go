@@ -1,0 +1,324 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/jobonce/jobonce/client"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+// crowd is a service that keeps single calls until it is told, so that others pile up behind them, and notes what comes.
+type crowd struct {
+	let chan struct{} // one for each single call that is to be answered
+
+	mu      sync.Mutex
+	singles []string
+	batches [][]string
+	answer  func(ctx context.Context, req *request) (*response, error)
+}
+
+func newCrowd() *crowd {
+	return &crowd{let: make(chan struct{}, 1000), answer: func(_ context.Context, req *request) (*response, error) {
+		return &response{StartWork: true, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}, nil
+	}}
+}
+
+func (c *crowd) fake() *fake {
+	f := &fake{}
+	f.record = func(ctx context.Context, req *request) (*response, error) {
+		c.mu.Lock()
+		c.singles = append(c.singles, req.GetJobId())
+		c.mu.Unlock()
+		select {
+		case <-c.let:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		return c.answer(ctx, req)
+	}
+	f.batch = func(ctx context.Context, req *batchRequest) (*batchResponse, error) {
+		var ids []string
+		for _, d := range req.GetDeliveries() {
+			ids = append(ids, d.GetJobId())
+		}
+		c.mu.Lock()
+		c.batches = append(c.batches, ids)
+		c.mu.Unlock()
+		return (&fake{record: c.answer}).BatchRecordDeliveries(ctx, req)
+	}
+	return f
+}
+
+// hold has four calls under way, which is as many as go out on their own.
+func (c *crowd) hold(t *testing.T, cl *client.Client) {
+	ctx := context.WithoutCancel(t.Context())
+	var held sync.WaitGroup
+	for i := range 4 {
+		held.Go(func() {
+			if _, err := cl.RecordDelivery(ctx, &request{JobId: fmt.Sprint("held-", i)}); err != nil {
+				t.Errorf("held: %v", err)
+			}
+		})
+	}
+	t.Cleanup(held.Wait)
+	synctest.Wait()
+	if len(c.singles) != 4 || len(c.batches) != 0 {
+		t.Errorf("%d calls and %d batches are under way, want 4 calls", len(c.singles), len(c.batches))
+	}
+}
+
+func (c *crowd) release() {
+	for range 4 {
+		c.let <- struct{}{}
+	}
+}
+
+// outcome is what one caller got.
+type outcome struct {
+	resp *response
+	err  error
+}
+
+func call(ctx context.Context, cl *client.Client, req *request) <-chan outcome {
+	got := make(chan outcome, 1)
+	go func() {
+		resp, err := cl.RecordDelivery(ctx, req)
+		got <- outcome{resp, err}
+	}()
+	synctest.Wait()
+	return got
+}
+
+func TestWhatPilesUpGoesOutTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		var got []<-chan outcome
+		for i := range 300 {
+			got = append(got, call(t.Context(), cl, &request{JobId: fmt.Sprint("job-", i)}))
+		}
+		c.release()
+		for i, ch := range got {
+			if o := <-ch; o.err != nil || o.resp.GetJob().GetJobId() != fmt.Sprint("job-", i) {
+				t.Errorf("%d got %v, %v", i, o.resp, o.err)
+			}
+		}
+		if len(c.singles) != 4 || len(c.batches) != 2 || max(len(c.batches[0]), len(c.batches[1])) != 256 {
+			t.Errorf("%d calls, %d batches", len(c.singles), len(c.batches))
+		}
+	})
+}
+
+func TestFewCallersSendPlainCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake())
+		var wg sync.WaitGroup
+		for w := range 4 {
+			wg.Go(func() {
+				for i := range 20 {
+					c.let <- struct{}{}
+					if _, err := cl.RecordDelivery(t.Context(), &request{JobId: fmt.Sprint(w, "-", i)}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if len(c.singles) != 80 || len(c.batches) != 0 {
+			t.Errorf("%d calls, %d batches; want 80, 0", len(c.singles), len(c.batches))
+		}
+	})
+}
+
+func TestBatchesAreBoundedInBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		body := &joboncev1.RecordDeliveryRequest_Payload{Payload: strings.Repeat("x", 3<<19)} // 1.5 MiB
+		var got []<-chan outcome
+		for i := range 5 {
+			got = append(got, call(t.Context(), cl, &request{JobId: fmt.Sprint(i), Body: body}))
+		}
+		c.release()
+		c.let <- struct{}{} // the odd one goes out on its own
+		for _, ch := range got {
+			if o := <-ch; o.err != nil {
+				t.Error(o.err)
+			}
+		}
+		if len(c.batches) != 2 || len(c.batches[0]) != 2 || len(c.batches[1]) != 2 || len(c.singles) != 5 {
+			t.Errorf("batches %v, %d calls", c.batches, len(c.singles))
+		}
+	})
+}
+
+func TestWithoutBatching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake(), client.WithoutBatching())
+		c.hold(t, cl)
+		got := call(t.Context(), cl, &request{JobId: "fifth"})
+		if len(c.singles) != 5 {
+			t.Errorf("%d calls are under way, want 5", len(c.singles))
+		}
+		c.release()
+		c.let <- struct{}{}
+		if o := <-got; o.err != nil {
+			t.Error(o.err)
+		}
+	})
+}
+
+func TestEachOfABatchKeepsItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		early, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		req := &request{JobId: "early", RequestId: "mine"}
+		waited := call(early, cl, req)
+		patient := call(t.Context(), cl, &request{JobId: "patient"})
+		o := <-waited
+		var e *client.Error
+		if !errors.As(o.err, &e) || e.Code != codes.DeadlineExceeded || e.OutcomeUnknown || e.RequestID != "mine" {
+			t.Errorf("waited in vain: %+v", e)
+		}
+		c.release()
+		c.let <- struct{}{} // one that waits alone goes out on its own
+		if o := <-patient; o.err != nil {
+			t.Error(o.err)
+		}
+		for _, b := range append(c.batches, c.singles) {
+			for _, id := range b {
+				if id == "early" {
+					t.Error("what its caller gave up before it was sent was sent")
+				}
+			}
+		}
+	})
+}
+
+func TestLeavingABatchUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		f := c.fake()
+		underWay, cancelled := make(chan struct{}), make(chan struct{})
+		f.batch = func(ctx context.Context, _ *batchRequest) (*batchResponse, error) {
+			close(underWay)
+			<-ctx.Done()
+			close(cancelled)
+			return nil, ctx.Err()
+		}
+		cl, _ := start(t, f)
+		c.hold(t, cl)
+		ctx, cancel := context.WithCancel(t.Context())
+		other, cancelOther := context.WithCancel(t.Context())
+		req := &request{JobId: "a", Body: &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: []byte("mine")}}
+		a, b := call(ctx, cl, req), call(other, cl, &request{JobId: "b"})
+		c.let <- struct{}{}
+		<-underWay
+		cancel()
+		o := <-a
+		var e *client.Error
+		if !errors.As(o.err, &e) || e.Code != codes.Canceled || !errors.Is(o.err, client.ErrOutcomeUnknown) {
+			t.Errorf("left under way: %v", o.err)
+		}
+		req.GetPayloadBytes()[0] = 'X' // the caller's own again
+		synctest.Wait()
+		select {
+		case <-cancelled:
+			t.Error("the batch was cancelled under the other caller")
+		default:
+		}
+		cancelOther()
+		<-b
+		<-cancelled
+		for range 3 {
+			c.let <- struct{}{}
+		}
+		synctest.Wait()
+	})
+}
+
+func TestErrorsOfABatchAreEachCallersOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		tried := map[string][]string{}
+		good := c.answer
+		c.answer = func(ctx context.Context, req *request) (*response, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			tried[req.GetJobId()] = append(tried[req.GetJobId()], req.GetRequestId())
+			switch {
+			case req.GetJobId() == "bad":
+				return nil, failure(codes.InvalidArgument, "INVALID_FIELD", "no", "event", 0)
+			case req.GetJobId() == "again" && len(tried["again"]) == 1:
+				return nil, unknown
+			}
+			return good(ctx, req)
+		}
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		ok, bad, again := call(t.Context(), cl, &request{JobId: "ok"}), call(t.Context(), cl, &request{JobId: "bad"}),
+			call(t.Context(), cl, &request{JobId: "again"})
+		c.release()
+		c.let <- struct{}{} // the second try goes out on its own
+		if o := <-ok; o.err != nil {
+			t.Errorf("ok: %v", o.err)
+		}
+		if o := <-bad; !errors.Is(o.err, client.ErrInvalidField) {
+			t.Errorf("bad: %v", o.err)
+		}
+		if o := <-again; o.err != nil {
+			t.Errorf("again: %v", o.err)
+		}
+		if len(tried["ok"]) != 1 || len(tried["bad"]) != 1 || len(tried["again"]) != 2 || tried["again"][0] != tried["again"][1] {
+			t.Errorf("tried with request ids %v", tried)
+		}
+	})
+}
+
+// TestBatchedAnswersAreWhole: a batch's answers come without results, and without bodies that do not fit.
+func TestBatchedAnswersAreWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.answer = func(_ context.Context, req *request) (*response, error) {
+			d := joboncev1.Disposition_DISPOSITION_COMPLETED
+			if req.GetJobId() == "reclaimed" {
+				d = joboncev1.Disposition_DISPOSITION_RECLAIMED
+			}
+			return &response{Disposition: d, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}, nil
+		}
+		f := c.fake()
+		f.get = func(_ context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+			job := &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{Result: "the result"}}
+			if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
+				job.Body = &joboncev1.Job_Payload{Payload: "the body"}
+			}
+			return &joboncev1.GetJobResponse{Job: job}, nil
+		}
+		cl, _ := start(t, f)
+		c.hold(t, cl)
+		completed, reclaimed := call(t.Context(), cl, &request{JobId: "completed"}), call(t.Context(), cl, &request{JobId: "reclaimed"})
+		c.release()
+		if o := <-completed; o.err != nil || o.resp.GetResult() != "the result" || o.resp.GetJob().GetBody() != nil {
+			t.Errorf("completed: %v, %v", o.resp, o.err)
+		}
+		if o := <-reclaimed; o.err != nil || o.resp.GetJob().GetPayload() != "the body" {
+			t.Errorf("reclaimed: %v, %v", o.resp, o.err)
+		}
+	})
+}
