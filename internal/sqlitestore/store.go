@@ -53,6 +53,14 @@ const recordColumns = `id, job_id, event, status, fingerprint, request_id, sourc
 	work_state, work_mode, work_due, work_token, work_generation, work_attempts, work_request_id, work_fingerprint,
 	work_claim_id, work_result, work_error`
 
+const (
+	byIDQuery = "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"
+	dueQuery  = "SELECT " + recordColumns + ` FROM jobs WHERE work_due <= ?1
+		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due LIMIT ?3`
+	ofClaimCallQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
+		AND work_due > ?2 ORDER BY work_due`
+)
+
 func (s *Store) prepare(ctx context.Context) (err error) {
 	// The writer must not be cut short by the end of a context: its statements run without one.
 	if s.writer, err = s.writerDB.Conn(ctx); err != nil {
@@ -75,16 +83,14 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		{s.writer, &s.write.addBody, "INSERT INTO bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
-		{s.writer, &s.write.byID, "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"},
+		{s.writer, &s.write.byID, byIDQuery},
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
 		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_token = ?, work_generation = ?,
 			work_attempts = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
 			WHERE id = ?`},
-		{s.writer, &s.write.due, "SELECT " + recordColumns + ` FROM jobs WHERE work_due <= ?
-			AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due LIMIT ?3`},
-		{s.writer, &s.write.ofClaimCall, "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ? AND work_state = 'leased'
-			AND work_due > ? ORDER BY work_due`},
-		{s.readerDB, &s.read.basic, "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"},
+		{s.writer, &s.write.due, dueQuery},
+		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
+		{s.readerDB, &s.read.basic, byIDQuery},
 		{s.readerDB, &s.read.full, "SELECT " + recordColumns + ", text, bytes FROM jobs LEFT JOIN bodies USING (id) WHERE job_id = ?"},
 	} {
 		if err := s.prepareOn(ctx, p.on, p.stmt, p.query); err != nil {

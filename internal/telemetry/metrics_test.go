@@ -108,7 +108,7 @@ func TestDocumented(t *testing.T) {
 	documented := make(map[string]string)
 	row := regexp.MustCompile("(?m)^\\| `((?:jobonce|grpc)_\\w+)` \\| (\\w+) \\| ([^|]*)\\|")
 	for _, m := range row.FindAllStringSubmatch(string(doc), -1) {
-		labels := regexp.MustCompile("\\w+").FindAllString(strings.ReplaceAll(m[3], "as above", "grpc_type grpc_service grpc_method"), -1)
+		labels := regexp.MustCompile(`\w+`).FindAllString(strings.ReplaceAll(m[3], "as above", "grpc_type grpc_service grpc_method"), -1)
 		slices.Sort(labels)
 		if documented[m[1]] != "" {
 			t.Errorf("%s is documented twice", m[1])
