@@ -15,11 +15,11 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// maxClaimRounds bounds how often a claim looks again after other instances took what it saw.
+// maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
 const maxClaimRounds = 8
 
-// Claim implements [job.Store]. It reads what is due, puts each under a lease provided that nobody else changed it, and
-// reads which of them it got: three round trips however many jobs.
+// Claim implements [job.Store]. It reads what the request holds, then what is due, puts that under leases provided that
+// nobody else changed it, and reads again which of them it got: four round trips however many jobs.
 func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed, error) {
 	done, err := s.enter()
 	if err != nil {
@@ -37,58 +37,66 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	ctx, endSession := s.session(ctx)
 	defer endSession()
 
-	held, err := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
-	if err != nil {
-		return nil, readError(ctx, err)
-	}
-	if len(held) > 0 {
-		return s.claimed(held), nil
-	}
+	var (
+		order   = map[string]int{} // of what was due, the oldest first
+		unknown bool               // a lease may have been granted, or be granted later still
+		failed  error              // the last failure
+		fated   fate
+	)
 	pause := newPause()
-	for range maxClaimRounds {
-		claimed, again, err := s.claimRound(ctx, req)
-		if err != nil || len(claimed) > 0 || !again {
-			return claimed, err
+	for round := 1; ; round++ {
+		held, f, err := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
+		if len(held) > 0 && err == nil {
+			// What an earlier call of the same request got comes last.
+			slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(order[a.JobID], order[b.JobID]) })
+			return s.claimed(held), nil
 		}
-		if !sleep(ctx, pause.NextBackOff()) {
+		if round > maxClaimRounds || round > 1 && !sleep(ctx, pause.NextBackOff()) {
 			break
 		}
+		if err == nil {
+			var n int
+			n, f, err = s.leaseDue(ctx, req, order)
+			if err == nil && n == 0 {
+				if unknown {
+					break
+				}
+				return nil, nil
+			}
+		}
+		if err != nil {
+			failed, fated, unknown = err, f, unknown || f == fateUnknown
+			if f == fateUnsent {
+				break
+			}
+		}
 	}
-	return nil, nil
+	if unknown {
+		fated = fateUnknown
+	}
+	if failed != nil {
+		return nil, ended(ctx, fated, failed)
+	}
+	return nil, nil // others were faster every time
 }
 
-// claimRound claims once. again is true when something was due and nothing was got.
-func (s *Store) claimRound(ctx context.Context, req job.ClaimRequest) (got []job.Claimed, again bool, err error) {
+// leaseDue tries to lease what is due, as much as the request takes, and notes its order. It returns how much that was;
+// how much of it was got shows only when it is read.
+func (s *Store) leaseDue(ctx context.Context, req job.ClaimRequest, order map[string]int) (int, fate, error) {
 	bytes := 0
-	due, err := s.findRecords(ctx, dueFilter(s.now(), req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, req.Max,
+	due, f, err := s.findRecords(ctx, dueFilter(s.now(), req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, req.Max,
 		func(r *job.Record) bool {
 			bytes += len(r.Body.Data)
 			return bytes <= req.MaxBytes
 		})
-	if err != nil {
-		return nil, false, readError(ctx, err)
+	if err != nil || len(due) == 0 {
+		return 0, f, err
 	}
-	if len(due) == 0 {
-		return nil, false, nil
-	}
-	f, err := s.lease(ctx, req, due)
-	if err != nil && (f == fateUnsent || f == fateRefused) {
-		return nil, false, ended(ctx, false, err)
-	}
-	held, rerr := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), nil, 0, nil)
-	if rerr != nil {
-		return nil, false, ended(ctx, true, rerr)
-	}
-	if len(held) == 0 && err != nil {
-		return nil, false, ended(ctx, true, err)
-	}
-	// The oldest due first, as they were read; what an earlier call of the same request got comes last.
-	at := make(map[string]int, len(due))
 	for i := range due {
-		at[due[i].JobID] = i - len(due)
+		order[due[i].JobID] = i - len(due)
 	}
-	slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(at[a.JobID], at[b.JobID]) })
-	return s.claimed(held), true, nil
+	f, err = s.lease(ctx, req, due)
+	return len(due), f, err
 }
 
 // lease tries to put each record under a lease of the request. Some may fail; the database tells which succeeded only by
@@ -115,7 +123,7 @@ func (s *Store) lease(ctx context.Context, req job.ClaimRequest, due []job.Recor
 // heldBy matches the running leases of a ClaimWork call.
 func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 	return bson.D{
-		{Key: inWork(workClaimID), Value: requestID},
+		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: requestID}}},
 		{Key: inWork(workState), Value: stateNames[job.StateLeased]},
 		{Key: inWork(workDue), Value: bson.D{{Key: "$gt", Value: now}}},
 	}
@@ -131,26 +139,24 @@ func (s *Store) claimed(records []job.Record) []job.Claimed {
 }
 
 // findRecords reads records with their bodies, up to a limit if it is not 0, and for as long as more says so; the first
-// comes in any case.
-func (s *Store) findRecords(ctx context.Context, f, sort bson.D, limit int, more func(*job.Record) bool) (out []job.Record, err error) {
-	opts := options.Find().SetLimit(int64(limit))
-	if len(sort) > 0 {
-		opts.SetSort(sort)
-	}
-	cursor, err := s.coll.Find(ctx, f, opts)
+// comes in any case. The fate of an error says whether trying again may help.
+func (s *Store) findRecords(ctx context.Context, f, sort bson.D, limit int, more func(*job.Record) bool) (out []job.Record, _ fate, err error) {
+	tracked, sent := track(ctx)
+	opts := options.Find().SetLimit(int64(limit)).SetSort(sort)
+	cursor, err := s.coll.Find(tracked, f, opts)
 	if err != nil {
-		return nil, err
+		return nil, readFate(err, sent), err
 	}
 	defer func() { err = errors.Join(err, cursor.Close(context.WithoutCancel(ctx))) }()
-	for cursor.Next(ctx) {
+	for cursor.Next(tracked) {
 		r, err := decode(cursor.Current, true)
 		if err != nil {
-			return nil, err
+			return nil, fateUnsent, err
 		}
 		if more != nil && !more(&r) && len(out) > 0 {
 			break
 		}
 		out = append(out, r)
 	}
-	return out, cursor.Err()
+	return out, fateRetry, cursor.Err()
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -46,10 +48,10 @@ var unknownCodes = map[int]bool{
 	11600: true, 11602: true, 13435: true, 13436: true,
 }
 
-// tracker notes how many commands of one operation were begun. The driver tells a CommandMonitor of a command right
-// before it writes it to the connection, so none begun means nothing sent; selecting a server and waiting for a
-// connection come before that.
-type tracker struct{ begun int }
+// tracker notes how many commands of one operation may have been sent, repetitions and parts of a large bulk included.
+// The driver tells a CommandMonitor of a command right before it writes it to the connection; selecting a server and
+// waiting for a connection come before that.
+type tracker struct{ sent int }
 
 type trackerKey struct{}
 
@@ -58,20 +60,37 @@ func track(ctx context.Context) (context.Context, *tracker) {
 	return context.WithValue(ctx, trackerKey{}, t), t
 }
 
+func (t *tracker) started() { t.sent++ }
+
+// failed takes a command back that was announced, and then the deadline left no time to send it.
+func (t *tracker) failed(err error) {
+	if errors.Is(err, driver.ErrDeadlineWouldBeExceeded) {
+		t.sent--
+	}
+}
+
 // monitor feeds the trackers. An operation runs in its caller's goroutine, so they need no lock.
 func monitor() *event.CommandMonitor {
-	return &event.CommandMonitor{Started: func(ctx context.Context, _ *event.CommandStartedEvent) {
+	of := func(ctx context.Context, then func(*tracker)) {
 		if t, ok := ctx.Value(trackerKey{}).(*tracker); ok {
-			t.begun++
+			then(t)
 		}
-	}}
+	}
+	return &event.CommandMonitor{
+		Started: func(ctx context.Context, _ *event.CommandStartedEvent) { of(ctx, (*tracker).started) },
+		Failed: func(ctx context.Context, e *event.CommandFailedEvent) {
+			of(ctx, func(t *tracker) { t.failed(e.Failure) })
+		},
+	}
 }
 
 // commandFate judges an error that a whole command ended with. Whatever is not known for certain is fateUnknown: network
 // errors, a server that is no longer primary or shuts down, interruptions, time limits, and codes that we do not know.
 func commandFate(err error, t *tracker) fate {
-	// After the command was announced the driver may still find that the deadline leaves no time to send it.
-	if t.begun == 0 || t.begun == 1 && errors.Is(err, driver.ErrDeadlineWouldBeExceeded) {
+	if t.sent == 0 {
+		if passes(err) {
+			return fateRetry
+		}
 		return fateUnsent
 	}
 	var ce mongo.CommandError
@@ -82,6 +101,18 @@ func commandFate(err error, t *tracker) fate {
 		}
 	}
 	return fateUnknown
+}
+
+// passes tells whether an error from before a command was sent may be gone at once: a new connection failed, or the
+// failure of another command took them all away. Whoever has waited for a server, or for a connection, has waited already.
+func passes(err error) bool {
+	var selection topology.ServerSelectionError
+	if errors.As(err, &selection) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	var pool driver.RetryablePoolError
+	var dial *net.OpError
+	return errors.As(err, &pool) && pool.Retryable() || errors.As(err, &dial) || hungUp(err)
 }
 
 // writeFate judges the error of a write of one document, or of a bulk as a whole: the worst that may be true of any item.
@@ -134,6 +165,15 @@ func aboutJobID(e mongo.WriteError) bool {
 	}
 	elements, err := pattern.Elements()
 	return err != nil || len(elements) == 0 || len(elements) == 1 && elements[0].Key() == fieldJobID
+}
+
+// readFate judges the error of a read, which changes nothing: either trying again may help, or not.
+func readFate(err error, t *tracker) fate {
+	switch commandFate(err, t) {
+	case fateUnsent, fateRefused:
+		return fateUnsent
+	}
+	return fateRetry
 }
 
 // readError turns the error of a read into one of the domain's. A context that ended is said as well.

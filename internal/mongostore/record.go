@@ -19,6 +19,9 @@ import (
 // maxTries bounds how often one delivery is written. Writers that collide on one id come through within a few.
 const maxTries = 40
 
+// suspectTries is after how many tries a duplicate key is looked into.
+const suspectTries = 8
+
 // group is the deliveries of one job within a call: one upsert writes them all and counts each. The first in the order
 // of the call is the one that makes the record, if any does.
 type group struct {
@@ -29,6 +32,8 @@ type group struct {
 	update   update
 	fresh    job.Record // the record that the update makes
 	textOnly bool       // the database refused the embedded document
+	// duplicate is true when the last try met a duplicate key.
+	duplicate bool
 
 	// created is true when our upsert made the record, written when it was applied and acknowledged.
 	created, written bool
@@ -66,6 +71,9 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 	pending := groups
 	for try := 1; ; try++ {
 		pending = s.attempt(ctx, pending)
+		if try == suspectTries {
+			pending = s.refuseForeign(ctx, pending)
+		}
 		if len(pending) == 0 || try == maxTries || !sleep(ctx, pause.NextBackOff()) {
 			break
 		}
@@ -166,6 +174,7 @@ func (s *Store) write(ctx context.Context, groups []*group) {
 	}
 	for i, g := range groups {
 		e, bad := failed[i]
+		g.duplicate = bad && e.Code == codeDuplicateKey
 		switch {
 		case bad && g.refusedDocument(e):
 			g.textOnly, g.update = true, update{}
@@ -196,6 +205,33 @@ func (s *Store) updateOf(g *group, now time.Time) update {
 		g.update = newUpdate(&g.fresh, len(g.deliveries), d.Object, !s.opts.TextOnly && !g.textOnly)
 	}
 	return g.update
+}
+
+// refuseForeign gives up the groups whose key is a duplicate in another index than ours, where the database does not say
+// which index it is: their job is not recorded. It returns the others, which would otherwise wait for them.
+func (s *Store) refuseForeign(ctx context.Context, groups []*group) (others []*group) {
+	var suspects []*group
+	for _, g := range groups {
+		if g.duplicate {
+			suspects = append(suspects, g)
+		}
+	}
+	if len(suspects) == 0 {
+		return groups
+	}
+	records, err := s.find(ctx, suspects)
+	if err != nil {
+		return groups
+	}
+	for _, g := range groups {
+		if _, recorded := records[g.jobID]; !g.duplicate || recorded {
+			others = append(others, g)
+			continue
+		}
+		g.err = errors.New("the database refuses the delivery: it is a duplicate in a unique index that is not ours")
+		s.log.Error("the database refuses a delivery", "store", s.String(), "job_id", g.jobID, "error", g.err)
+	}
+	return others
 }
 
 // refusedDocument tells whether the error may be about the embedded document, which some databases take less of than
@@ -278,107 +314,6 @@ func filterAll(groups []*group) bson.Raw {
 		b = bsoncore.AppendStringElement(b, fmt.Sprint(i), g.jobID)
 	}
 	return end(end(end(b, list), in), top)
-}
-
-// settle turns what became of the group into its outcomes, and tells whether there are conflicts to record. The record
-// counts all the group's deliveries, and each is told what the count was after its own.
-func (s *Store) settle(ctx context.Context, g *group) (conflicts bool) {
-	if err := g.failure(ctx); err != nil {
-		for _, o := range g.outcomes {
-			o.Err = err
-		}
-		return false
-	}
-	deliveries := g.record.Deliveries
-	for i, d := range g.deliveries {
-		o := g.outcomes[i]
-		if *o = s.decide(ctx, g, d); o.Err != nil {
-			continue
-		}
-		o.Record.Deliveries = max(1, deliveries-int64(len(g.deliveries)-1-i))
-		conflicts = conflicts || o.Verdict.Conflict != nil
-	}
-	return conflicts
-}
-
-// maxClaims bounds how often one delivery tries to claim work that others keep changing.
-const maxClaims = 5
-
-// decide decides one delivery on the group's record, and claims the work where the decision says so.
-func (s *Store) decide(ctx context.Context, g *group, d *job.Delivery) job.Outcome {
-	now := s.now()
-	v := job.Decide(&g.record, d, now)
-	for try := 0; v.Claim && try < maxClaims; try++ {
-		r, err := s.reclaim(ctx, g.record, d)
-		if err != nil {
-			return job.Outcome{Err: err}
-		}
-		g.record = r
-		now = s.now()
-		v = job.Decide(&g.record, d, now)
-	}
-	r := g.record
-	if v.Disposition != job.Reclaimed {
-		r.Body = job.Body{}
-	} else if r.Body.Kind == job.BodyNone {
-		full, err := s.readOne(ctx, r.JobID, true)
-		if err != nil && !errors.Is(err, job.ErrNotFound) {
-			return job.Outcome{Err: ended(ctx, true, err)}
-		}
-		r.Body = full.Body
-	}
-	return job.Answer(r, v, now)
-}
-
-// failure is the error of a group that did not come through; nil for one that did.
-func (g *group) failure(ctx context.Context) error {
-	if g.record.JobID != "" {
-		return nil
-	}
-	err := g.err
-	if g.unknown || err == nil && g.written {
-		err = job.ErrOutcomeUnknown
-		if g.err != nil {
-			err = fmt.Errorf("%w: %v", err, g.err)
-		}
-	} else if err == nil {
-		err = fmt.Errorf("%w: nothing was written in %d tries", job.ErrUnavailable, maxTries)
-	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", err, ctx.Err())
-	}
-	return err
-}
-
-// recordConflicts counts the conflicts and keeps each job's latest. Best effort: the deliveries are recorded and decided,
-// and a failure here must not make that unknown.
-func (s *Store) recordConflicts(ctx context.Context, groups []*group) {
-	if len(groups) == 0 {
-		return
-	}
-	models := make([]mongo.WriteModel, len(groups))
-	for i, g := range groups {
-		n, last := 0, (*job.Conflict)(nil)
-		for _, o := range g.outcomes {
-			if c := o.Verdict.Conflict; c != nil {
-				n, last = n+1, c
-			}
-		}
-		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(conflictUpdate(n, last))
-	}
-	if _, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
-		s.log.Warn("conflicts were not counted", "store", s.String(), "jobs", len(groups), "error", s.explain(err))
-	}
-}
-
-func conflictUpdate(n int, c *job.Conflict) bson.D {
-	return bson.D{
-		{Key: "$inc", Value: bson.D{{Key: fieldConflicts, Value: int32(n)}}},
-		{Key: "$set", Value: bson.D{{Key: fieldLastConflict, Value: bson.D{
-			{Key: "kind", Value: conflictNames[c.Kind]}, {Key: "event", Value: c.Event},
-			{Key: "status", Value: c.Status}, {Key: "time", Value: c.Time},
-		}}}},
-	}
 }
 
 // sleep waits, and tells whether the context still lives.

@@ -44,9 +44,13 @@ func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
 	var errs []error
 	for _, c := range claims {
 		_, err := s.changeWork(ctx, c.Record.JobID, c.Lease.Token, func(w job.Work) (job.Work, error) {
-			return w.Unclaim(c.Lease.Token, s.now())
+			next, err := w.Unclaim(c.Lease.Token, s.now())
+			if errors.Is(err, job.ErrLeaseLost) {
+				return w, nil // it is gone already, maybe by an earlier try of ours
+			}
+			return next, err
 		})
-		if !errors.Is(err, job.ErrLeaseLost) && !errors.Is(err, job.ErrNotFound) {
+		if !errors.Is(err, job.ErrNotFound) {
 			errs = append(errs, err)
 		}
 	}
@@ -70,32 +74,39 @@ func (s *Store) changeWork(ctx context.Context, jobID, token string, change func
 	unknown := false
 	pause := newPause()
 	for try := 1; ; try++ {
-		r, err := s.readOne(ctx, jobID, false)
+		r, f, err := s.tryRead(ctx, jobID, false)
 		if errors.Is(err, job.ErrNotFound) {
 			return job.Work{}, err
 		}
-		var next job.Work
 		if err == nil {
-			if next, err = change(r.Work); err != nil || next == r.Work {
-				return next, err
+			next, cerr := change(r.Work)
+			if cerr != nil && unknown {
+				// Our earlier try may have been applied, and somebody taken the work up since.
+				return next, ended(ctx, fateUnknown, cerr)
 			}
-			var f fate
+			if cerr != nil || next == r.Work {
+				return next, cerr
+			}
 			if f, err = s.swap(ctx, &r, &next); err == nil {
 				return next, nil
 			}
 			unknown = unknown || f == fateUnknown
-			if f == fateUnsent || f == fateRefused {
-				return job.Work{}, ended(ctx, unknown, err)
-			}
 		}
-		if try == maxTries || !sleep(ctx, pause.NextBackOff()) {
-			return job.Work{}, ended(ctx, unknown, err)
+		if f == fateUnsent || f == fateRefused || try == maxTries || !sleep(ctx, pause.NextBackOff()) {
+			if unknown {
+				f = fateUnknown
+			}
+			return job.Work{}, ended(ctx, f, err)
 		}
 	}
 }
 
-// errChanged: somebody else changed the work since it was read.
-var errChanged = errors.New("the work was changed meanwhile")
+var (
+	// errChanged: somebody else changed the work since it was read.
+	errChanged = errors.New("the work was changed meanwhile")
+	// errClaimOpen: a claim was sent, and reading did not show what became of it.
+	errClaimOpen = errors.New("a claim of the work may yet be applied")
+)
 
 // swap puts r's work into the state next, provided that it is still as read. The fate is that of an error.
 func (s *Store) swap(ctx context.Context, r *job.Record, next *job.Work) (fate, error) {
@@ -113,53 +124,71 @@ func (s *Store) swap(ctx context.Context, r *job.Record, next *job.Work) (fate, 
 }
 
 // reclaim puts free work under the delivery's lease, unless somebody else changes it first. It returns the record as it
-// stands afterwards, with its body; deciding again on that record says who won.
-func (s *Store) reclaim(ctx context.Context, r job.Record, d *job.Delivery) (job.Record, error) {
+// stands afterwards, with its body; deciding again on that record says who won. With fateUnknown the claim may be applied
+// later still.
+func (s *Store) reclaim(ctx context.Context, r job.Record, d *job.Delivery) (job.Record, fate, error) {
 	next := r.Work.Claim(d.Grant(s.opts.MaxAttempts), s.now())
 	f, err := s.swap(ctx, &r, &next)
-	if err != nil && (f == fateUnsent || f == fateRefused) {
-		return r, ended(ctx, false, err)
+	switch {
+	case err != nil && f == fateUnsent:
+		return r, f, ended(ctx, fateUnknown, err) // of the delivery itself more was sent
+	case err != nil && f == fateRefused:
+		return r, f, ended(ctx, f, err)
 	}
 	// Matched, lost or unknown: the record tells, and our request id in it is our own success.
 	pause := newPause()
 	for try := 1; ; try++ {
 		now, rerr := s.readOne(ctx, r.JobID, true)
 		if rerr == nil {
-			return now, nil
+			return now, f, nil
 		}
 		if errors.Is(rerr, job.ErrNotFound) || try == maxTries || !sleep(ctx, pause.NextBackOff()) {
-			return r, ended(ctx, true, rerr)
+			return r, f, ended(ctx, fateUnknown, rerr)
 		}
 	}
 }
 
-// ended is the error of a write that was given up.
-func ended(ctx context.Context, unknown bool, cause error) error {
-	kind := job.ErrUnavailable
-	if unknown {
-		kind = job.ErrOutcomeUnknown
+// ended is the error of a change that was given up. One that was neither refused nor may have been applied was not sent,
+// or certainly not applied.
+func ended(ctx context.Context, f fate, cause error) error {
+	var err error
+	switch f {
+	case fateUnknown:
+		err = fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, cause)
+	case fateRefused:
+		err = fmt.Errorf("the database refuses the change: %v", cause)
+	default:
+		err = fmt.Errorf("%w: %v", job.ErrUnavailable, cause)
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w: %v", kind, ctx.Err(), cause)
+		err = fmt.Errorf("%w: %w", err, ctx.Err())
 	}
-	return fmt.Errorf("%w: %v", kind, cause)
+	return err
 }
 
 // readOne reads one record.
 func (s *Store) readOne(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
+	r, _, err := s.tryRead(ctx, jobID, withBody)
+	return r, err
+}
+
+// tryRead is readOne; the fate of an error says whether trying again may help.
+func (s *Store) tryRead(ctx context.Context, jobID string, withBody bool) (job.Record, fate, error) {
 	opts := options.FindOne()
 	if !withBody {
 		opts.SetProjection(withoutBody)
 	}
-	doc, err := s.coll.FindOne(ctx, filter(jobID), opts).Raw()
+	tracked, sent := track(ctx)
+	doc, err := s.coll.FindOne(tracked, filter(jobID), opts).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
-		return job.Record{}, job.ErrNotFound
+		return job.Record{}, fateRefused, job.ErrNotFound
 	}
 	if err != nil {
 		s.log.Warn("a read failed", "store", s.String(), "error", s.explain(err))
-		return job.Record{}, readError(ctx, err)
+		return job.Record{}, readFate(err, sent), readError(ctx, err)
 	}
-	return decode(doc, withBody)
+	r, err := decode(doc, withBody)
+	return r, fateRetry, err
 }
 
 // newPause is how long to wait between tries: short at first, since most are about writers that collide.
@@ -171,7 +200,8 @@ func newPause() *backoff.ExponentialBackOff {
 
 // dueFilter matches work that may be claimed. Only work that waits or is under way has the field.
 func dueFilter(now time.Time, events []string) bson.D {
-	f := bson.D{{Key: inWork(workDue), Value: bson.D{{Key: "$lte", Value: now}}}}
+	// That the field exists follows from the comparison, but DocumentDB takes the partial index only when it is said.
+	f := bson.D{{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: now}}}}
 	if len(events) > 0 {
 		f = append(f, bson.E{Key: fieldEvent, Value: bson.D{{Key: "$in", Value: events}}})
 	}
