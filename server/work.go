@@ -70,13 +70,18 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 			return claimed, err
 		}
 		poll := time.NewTimer(s.bell.pollInterval())
+		taken := false
 		select {
 		case <-rung:
+			taken = true
 		case <-poll.C:
 		case <-waiting.Done():
 		}
 		poll.Stop()
 		if waiting.Err() != nil {
+			if taken {
+				s.bell.ring() // for somebody who still waits
+			}
 			return nil, nil
 		}
 	}
