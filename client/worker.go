@@ -69,7 +69,7 @@ func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 			*f.value = f.zero
 		}
 		if *f.value < f.low || *f.value > f.high {
-			return c, fmt.Errorf("%s is %v, it must be %v to %v", f.name, *f.value, f.low, f.high)
+			return c, fmt.Errorf("client: WorkerConfig.%s is %v, it must be %v to %v", f.name, *f.value, f.low, f.high)
 		}
 	}
 	if c.Backoff == nil {
@@ -95,7 +95,7 @@ func NewWorker(c *Client, cfg WorkerConfig, fn WorkFunc) (*Worker, error) {
 	cfg, err := cfg.withDefaults()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("client: WorkerConfig: %w", err)
+		return nil, err
 	case c == nil:
 		return nil, errors.New("client: NewWorker: the client is nil")
 	case fn == nil:
