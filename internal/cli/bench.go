@@ -30,6 +30,7 @@ type benchFlags struct {
 	duration time.Duration
 	count    int64
 	mode     config.Choice
+	batching bool
 	yes      bool
 }
 
@@ -50,8 +51,8 @@ answered and how long it took. It writes real records, whose job ids begin with 
 not delete them; with --work-mode leased or queued, workers will get them. For a service that is not on this machine it
 therefore needs --yes.
 
-Each caller sends its next delivery when the one before is answered, and nothing is tried again: an error is counted under
-its reason. Ctrl-C ends the run early, with the figures so far. Calls that pass --timeout count as errors.
+Each caller sends its next delivery when the one before is answered, each in a call of its own unless --batching is given,
+and nothing is tried again: an error is counted under its reason. Ctrl-C ends the run early, with the figures so far. Calls that pass --timeout count as errors.
 
 The exit code is 1 when nothing was answered, and when the service did not answer exactly one first delivery for each job.`,
 		Example: `  jobonce bench
@@ -77,6 +78,7 @@ The exit code is 1 when nothing was answered, and when the service did not answe
 	flags.Var(&f.duplicates, "duplicates", "percentage of deliveries that repeat an earlier one")
 	flags.Var(&f.hotKeys, "hot-keys", "send all deliveries for this many jobs, in turn; 0 is off")
 	flags.Var(&f.mode, "work-mode", "who does the work")
+	flags.BoolVar(&f.batching, "batching", false, "let the client send together what piles up, as one frontend with many callers does")
 	flags.BoolVar(&f.yes, "yes", false, "write to a service that is not on this machine")
 	configured(cmd, "client", keys)
 	return cmd
@@ -117,7 +119,11 @@ func (f *benchFlags) run(ctx context.Context, conn *connection, w load.Workload,
 	if err != nil {
 		return err
 	}
-	c, err := client.New(conn.server, append(opts, client.WithoutRetry(), client.WithTimeout(conn.timeout))...)
+	opts = append(opts, client.WithoutRetry(), client.WithTimeout(conn.timeout))
+	if !f.batching {
+		opts = append(opts, client.WithoutBatching())
+	}
+	c, err := client.New(conn.server, opts...)
 	if err != nil {
 		return &usageError{err}
 	}

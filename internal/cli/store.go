@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type storeConfig struct {
 	database        string
 	collection      string
 	payloadDocument bool
+	maxAttempts     config.IntRange
 	// mongo is set when the store is a MongoDB, and uri its URI then. [storeConfig.choose] sets both.
 	mongo bool
 }
@@ -44,6 +46,8 @@ func (c *storeConfig) declare(keys *pflag.FlagSet) {
 	keys.StringVar(&c.uriFile, "mongodb-uri-file", "", "`file` that holds the URI of a MongoDB")
 	keys.StringVar(&c.database, "mongodb-database", mongostore.DefaultDatabase, "`name` of the database")
 	keys.StringVar(&c.collection, "mongodb-collection", mongostore.DefaultCollection, "`name` of the collection")
+	c.maxAttempts = config.IntRange{Value: job.DefaultMaxAttempts, Min: 0, Max: math.MaxInt32}
+	keys.Var(&c.maxAttempts, "max-attempts", "how many leases a job is granted before it counts as dead; 0 is no limit")
 	keys.BoolVar(&c.payloadDocument, "payload-document", true, "keep JSON payloads as documents too, so that MongoDB can query them")
 }
 
@@ -120,14 +124,15 @@ type openStore struct {
 
 func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore, error) {
 	if !c.mongo {
-		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{Logger: logger})
+		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{MaxAttempts: c.maxAttempts.Value, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
 		return &openStore{Store: store, name: "embedded store " + c.dataDir, lanes: 1}, nil
 	}
 	store, err := mongostore.Open(mongostore.Options{
-		URI: c.uri, Database: c.database, Collection: c.collection, TextOnly: !c.payloadDocument, Logger: logger,
+		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value,
+		TextOnly: !c.payloadDocument, Logger: logger,
 	})
 	if err != nil {
 		return nil, &usageError{err}

@@ -1,0 +1,93 @@
+package failuretest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+func readDocs(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root, "docs", "failures.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// codeBlock is the one block of a language in docs/failures.md.
+func codeBlock(t *testing.T, language string) string {
+	t.Helper()
+	blocks := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(readDocs(t), -1)
+	if len(blocks) != 1 {
+		t.Fatalf("docs/failures.md has %d blocks of %s, want 1", len(blocks), language)
+	}
+	return blocks[0][1]
+}
+
+// TestDocumentedCodeIsTested: what readers copy is what TestFencingNumber runs.
+func TestDocumentedCodeIsTested(t *testing.T) {
+	source, err := os.ReadFile("fence_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := codeBlock(t, "go"); !strings.Contains(string(source), code) {
+		t.Errorf("fence_test.go does not have this code:\n%s", code)
+	}
+}
+
+// TestDocumentedTestsExist: every test that docs/failures.md names exists, and each of the eight failures has its row.
+func TestDocumentedTestsExist(t *testing.T) {
+	docs := readDocs(t)
+	tests := make(map[string]string) // name to package
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "node_modules") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+				tests[f.Name.Name] = file.Name.Name
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`\bTest[A-Z0-9]\w*`).FindAllString(docs, -1)
+	for _, name := range named {
+		if tests[name] == "" {
+			t.Errorf("docs/failures.md names %s, which does not exist", name)
+		}
+	}
+	for n := 1; n <= 8; n++ {
+		row := regexp.MustCompile(fmt.Sprintf("(?m)^\\| %d \\|.*`TestFailure%d[A-Z]\\w*` \\|$", n, n))
+		if got := len(row.FindAllString(docs, -1)); got != 1 {
+			t.Errorf("docs/failures.md has %d rows for failure %d, want 1", got, n)
+		}
+	}
+	for name, in := range tests {
+		if in == "failuretest" && strings.HasPrefix(name, "TestFailure") && !strings.Contains(docs, name) {
+			t.Errorf("%s is not in docs/failures.md", name)
+		}
+	}
+}

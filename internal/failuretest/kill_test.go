@@ -1,0 +1,199 @@
+package failuretest
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/client"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+// TestServiceKilled has eight frontends, in processes of their own, do the work of 200 jobs, each of which is delivered to
+// all of them, while the service is killed and started again five times, and a frontend once. Every job is done, and at no
+// time under two leases.
+func TestServiceKilled(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) { serviceKilled(t, embeddedServe(t), time.Millisecond) })
+	// There the leases end by the database's clock, which the service knows to within a round trip.
+	t.Run("mongodb", func(t *testing.T) { serviceKilled(t, mongodbServe(t), 250*time.Millisecond) })
+}
+
+// serviceKilled runs the test. clockError is how far the service's clock may be off the frontends'.
+func serviceKilled(t *testing.T, s *serving, clockError time.Duration) {
+	f := &fleet{s: s, dir: t.TempDir(), seed: rand.Uint64(), begun: make(chan string, 10_000)}
+	t.Logf("seed %d", f.seed)
+	for range 8 {
+		f.add(t)
+	}
+	defer f.checkLogs(t, clockError) // also when the frontends come to no end
+	for kill := range 5 {
+		for range killJobs / 8 {
+			await(t, "the frontends get on", f.begun)
+		}
+		s.crash(t)
+		if kill == 2 {
+			f.crashFirst(t)
+			f.add(t)
+		}
+		s.start(t)
+	}
+	for _, m := range f.members {
+		if err := await(t, "every frontend has every job settled", m.ended); err != nil && m.crashed == 0 {
+			t.Error(err)
+		}
+	}
+	f.checkJobs(t, newClient(t, s.addr()))
+}
+
+// fleet is the frontends.
+type fleet struct {
+	s       *serving
+	dir     string
+	seed    uint64
+	begun   chan string // the jobs whose work began
+	members []*member
+}
+
+type member struct {
+	*process
+	log     string
+	ended   chan error
+	crashed int64 // when it was killed, in nanoseconds since 1970; 0 if it was not
+}
+
+func (f *fleet) add(t *testing.T) {
+	t.Helper()
+	i := len(f.members)
+	m := &member{log: filepath.Join(f.dir, fmt.Sprint("frontend-", i)), ended: make(chan error, 1)}
+	m.process = start(t, "frontend", nil, f.s.addr(), m.log, strconv.FormatUint(f.seed+uint64(i), 10))
+	f.members = append(f.members, m)
+	go func() {
+		for lines := bufio.NewScanner(m.stdout); lines.Scan(); {
+			f.begun <- lines.Text()
+		}
+		m.ended <- m.wait()
+	}()
+}
+
+// crashFirst kills the first frontend, whatever it is doing.
+func (f *fleet) crashFirst(t *testing.T) {
+	t.Helper()
+	m := f.members[0]
+	if err := m.kill(); err != nil {
+		t.Fatal(err)
+	}
+	m.crashed = time.Now().UnixNano()
+}
+
+// history is what the frontends logged about one job.
+type history struct {
+	runs map[int64]*run // by generation
+	// leaseEnds are the latest ends of the leases that anybody was told, by generation.
+	leaseEnds map[int64]int64
+}
+
+// run is work done under one lease. The times are nanoseconds since 1970.
+type run struct {
+	generation, begin, end int64
+	failed                 bool
+}
+
+// all is all work on the job, by generation.
+func (h *history) all() []*run {
+	return slices.SortedFunc(maps.Values(h.runs), func(a, b *run) int { return cmp.Compare(a.generation, b.generation) })
+}
+
+// checkLogs checks that no work under one lease overlaps with work under another: it ended, or its lease had, before the
+// next began. Since that is so for all pairs, a higher generation is a later one.
+func (f *fleet) checkLogs(t *testing.T, clockError time.Duration) {
+	t.Helper()
+	total, longest := 0, 0
+	for id, h := range f.readLogs(t) {
+		runs := h.all()
+		for i, r := range runs {
+			for _, later := range runs[i+1:] {
+				if r.end > later.begin && h.leaseEnds[r.generation]-int64(clockError) > later.begin {
+					t.Errorf("%s: work under generation %d from %d to %d, with a lease until %d; under %d from %d on", id,
+						r.generation, r.begin, r.end, h.leaseEnds[r.generation], later.generation, later.begin)
+				}
+			}
+		}
+		total, longest = total+len(runs), max(longest, len(runs))
+	}
+	t.Logf("jobs were worked on %d times, one of them %d times", total, longest)
+}
+
+// checkJobs checks that every job is completed, by the latest work on it.
+func (f *fleet) checkJobs(t *testing.T, c *client.Client) {
+	t.Helper()
+	histories := f.readLogs(t)
+	for n := range killJobs {
+		id := jobName(n)
+		if histories[id] == nil {
+			t.Errorf("%s was never worked on", id)
+			continue
+		}
+		runs := histories[id].all()
+		last := runs[len(runs)-1]
+		j, err := c.GetJob(t.Context(), id, joboncev1.JobView_JOB_VIEW_BASIC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := j.GetWork(); w.GetState() != joboncev1.WorkState_WORK_STATE_COMPLETED || w.GetGeneration() != last.generation || last.failed {
+			t.Errorf("%s: %v with generation %d; the last work was under %d, and failed: %t", id, w.GetState(), w.GetGeneration(),
+				last.generation, last.failed)
+		}
+	}
+}
+
+// readLogs reads the logs of all frontends.
+func (f *fleet) readLogs(t *testing.T) map[string]*history {
+	t.Helper()
+	histories := make(map[string]*history)
+	for _, m := range f.members {
+		readLog(t, m, histories)
+	}
+	return histories
+}
+
+func readLog(t *testing.T, m *member, histories map[string]*history) {
+	t.Helper()
+	content, err := os.ReadFile(m.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(content)) {
+		var e entry
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%s: %q: %v", m.log, line, err)
+		}
+		h := histories[e.Job]
+		if h == nil {
+			h = &history{runs: make(map[int64]*run), leaseEnds: make(map[int64]int64)}
+			histories[e.Job] = h
+		}
+		switch e.What {
+		case "lease":
+			h.leaseEnds[e.Generation] = max(h.leaseEnds[e.Generation], e.At)
+		case "begin":
+			if h.runs[e.Generation] != nil {
+				t.Errorf("%s: generation %d was worked on twice", e.Job, e.Generation)
+			}
+			// A frontend that was killed wrote no end.
+			h.runs[e.Generation] = &run{generation: e.Generation, begin: e.At, end: cmp.Or(m.crashed, time.Now().UnixNano()), failed: true}
+		case "end":
+			r := h.runs[e.Generation]
+			r.end, r.failed = e.At, e.Failed
+		}
+	}
+}

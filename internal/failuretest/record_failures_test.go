@@ -1,0 +1,220 @@
+package failuretest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/client"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+)
+
+// together runs n callers, all released at once, and waits for them.
+func together(n int, f func(i int)) {
+	start := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			<-start
+			f(i)
+		})
+	}
+	close(start)
+	running.Wait()
+}
+
+// race has n callers deliver the same job at once, and returns their answers.
+func race(t *testing.T, n int, call func(i int) (*joboncev1.RecordDeliveryResponse, error)) (starters, others []*joboncev1.RecordDeliveryResponse) {
+	t.Helper()
+	responses := make([]*joboncev1.RecordDeliveryResponse, n)
+	together(n, func(i int) {
+		resp, err := call(i)
+		if err != nil {
+			t.Error(err)
+		}
+		responses[i] = resp
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, r := range responses {
+		if r.GetStartWork() {
+			starters = append(starters, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	return starters, others
+}
+
+// TestFailure3TwoFirstsAtOnce: many deliveries of one job at the same moment, on MongoDB through two instances.
+func TestFailure3TwoFirstsAtOnce(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		const callers, jobs = 12, 15
+		clients := []*client.Client{w.client(), w.client()}
+		if w.open != nil {
+			clients[1] = newClient(t, w.serve(w.open()))
+		}
+		for n := range jobs {
+			mode := []joboncev1.WorkMode{leasedMode, untrackedMode, queuedMode}[n%3]
+			id := fmt.Sprintf("job-%d", n)
+			starters, others := race(t, callers, func(i int) (*joboncev1.RecordDeliveryResponse, error) {
+				return clients[i%2].RecordDelivery(t.Context(), in(mode, completed(id)))
+			})
+			words, state, first := "DUPLICATE", joboncev1.WorkState_WORK_STATE_UNTRACKED, starters
+			switch mode {
+			case leasedMode:
+				words, state = "IN_PROGRESS", joboncev1.WorkState_WORK_STATE_LEASED
+			case queuedMode:
+				words, state = "PENDING", joboncev1.WorkState_WORK_STATE_QUEUED
+				if len(starters) > 0 {
+					t.Errorf("%s: queued work is started by %v", id, starters)
+				}
+				for i, r := range others {
+					if r.GetFirstDelivery() {
+						first, others = append(first, r), append(others[:i:i], others[i+1:]...)
+						break
+					}
+				}
+			}
+			if len(first) != 1 || first[0].GetDisposition() != joboncev1.Disposition_DISPOSITION_FIRST || !first[0].GetFirstDelivery() {
+				t.Fatalf("%s: first are %v", id, first)
+			}
+			for _, r := range others {
+				want(t, r, words)
+				if end := r.GetHolderExpireTime(); mode == leasedMode && (end == nil || !end.AsTime().Equal(first[0].GetLease().GetExpireTime().AsTime())) {
+					t.Errorf("%s: the holder's lease ends at %v, and the others are told %v", id, first[0].GetLease().GetExpireTime(), end)
+				}
+			}
+			wantState(t, stored(t, clients[0], id), state, callers)
+		}
+	})
+}
+
+// TestFailure4OtherPayload: the job is delivered again with another body.
+func TestFailure4OtherPayload(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		c := w.client()
+		for mode, words := range map[joboncev1.WorkMode]string{
+			untrackedMode: "DUPLICATE conflict PAYLOAD", leasedMode: "IN_PROGRESS conflict PAYLOAD", queuedMode: "PENDING conflict PAYLOAD",
+		} {
+			id := mode.String()
+			record(t, c, in(mode, completed(id)))
+			for range 2 {
+				other := in(mode, completed(id))
+				other.GetBody().(*joboncev1.RecordDeliveryRequest_Payload).Payload = `{"job_id":"` + id + `","total":7}`
+				want(t, record(t, c, other), words)
+			}
+			j := stored(t, c, id)
+			if j.GetPayload() != completed(id).GetPayload() || j.GetConflicts() != 2 || j.GetDeliveries() != 3 ||
+				j.GetLastConflict().GetKind() != joboncev1.ConflictKind_CONFLICT_KIND_PAYLOAD {
+				t.Errorf("stored is %v", j)
+			}
+		}
+	})
+}
+
+// TestFailure5LateRedelivery: a delivery comes a year later, when the payload may have been dropped. Retention itself is
+// not built yet; the test takes the payload out of the store.
+func TestFailure5LateRedelivery(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		c := w.client()
+		record(t, c, completed("untracked"))
+		l := record(t, c, leased(completed("leased"))).GetLease()
+		if err := complete(t, c, "leased", l, "done"); err != nil {
+			t.Fatal(err)
+		}
+		l = record(t, c, leased(completed("dead"))).GetLease()
+		err := c.ReleaseWork(t.Context(), &joboncev1.ReleaseWorkRequest{JobId: "dead", LeaseToken: l.GetToken(), Dead: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs := map[string]string{"untracked": "DUPLICATE", "leased": "COMPLETED", "dead": "DEAD"}
+		for round := range 2 {
+			w.clock.Advance(365 * 24 * time.Hour)
+			for id, words := range jobs {
+				if round == 1 {
+					w.dropPayload(id)
+				}
+				again := completed(id)
+				if id != "untracked" {
+					again = leased(again)
+				}
+				want(t, record(t, c, again), words)
+				again.GetBody().(*joboncev1.RecordDeliveryRequest_Payload).Payload += " "
+				want(t, record(t, c, again), words+" conflict PAYLOAD")
+				j := stored(t, c, id)
+				if dropped := j.GetPayloadDroppedTime() != nil; dropped != (round == 1) || dropped != (j.GetBody() == nil) {
+					t.Errorf("round %d: stored is %v", round, j)
+				}
+			}
+		}
+	})
+}
+
+// TestFailure7NoWebhook: what a poller learns about a job races with the webhook that comes after all. The list of overdue
+// jobs is not built yet.
+func TestFailure7NoWebhook(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		c := w.client()
+		sources := []string{"webhook", "poll"}
+		won := map[string]int{}
+		for n := range 20 {
+			id := fmt.Sprintf("job-%d", n)
+			starters, others := race(t, len(sources), func(i int) (*joboncev1.RecordDeliveryResponse, error) {
+				req := leased(completed(id))
+				if req.Source = sources[i]; req.Source == "poll" { // a status page says the same in other words
+					req.Body = &joboncev1.RecordDeliveryRequest_Payload{
+						Payload: `{"state":"finished","job_id":"` + id + `","event":"job.completed","status":"OK"}`,
+					}
+				}
+				return c.RecordDelivery(t.Context(), req)
+			})
+			if len(starters) != 1 {
+				t.Fatalf("%s was started %d times", id, len(starters))
+			}
+			want(t, starters[0], "FIRST start first lease")
+			want(t, others[0], "IN_PROGRESS")
+			won[starters[0].GetJob().GetSource()]++
+			wantState(t, stored(t, c, id), joboncev1.WorkState_WORK_STATE_LEASED, 2)
+		}
+		t.Logf("who came first: %v", won)
+	})
+}
+
+// TestFailure8OtherTerminalEvent: a job that was reported as completed is reported as failed.
+func TestFailure8OtherTerminalEvent(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		c := w.client()
+		var first *joboncev1.Lease
+		for mode, words := range map[joboncev1.WorkMode][2]string{
+			untrackedMode: {"DUPLICATE", "DUPLICATE"}, leasedMode: {"IN_PROGRESS", "PENDING"}, queuedMode: {"PENDING", "PENDING"},
+		} {
+			id := mode.String()
+			if l := record(t, c, in(mode, completed(id))).GetLease(); l != nil {
+				first = l
+			}
+			want(t, record(t, c, leased(delivery(id, "job.failed", "ERROR"))), words[0]+" conflict EVENT")
+			// It starts nothing either when the work is free.
+			w.clock.Advance(lease)
+			resp := record(t, c, leased(delivery(id, "job.failed", "ERROR")))
+			want(t, resp, words[1]+" conflict EVENT")
+			if x := resp.GetConflict(); x.GetStoredEvent() != "job.completed" || x.GetStoredStatus() != "OK" ||
+				x.GetDeliveredEvent() != "job.failed" || x.GetDeliveredStatus() != "ERROR" {
+				t.Errorf("the conflict is %v", x)
+			}
+			j := stored(t, c, id)
+			if j.GetEvent() != "job.completed" || j.GetStatus() != "OK" || j.GetPayload() != completed(id).GetPayload() || j.GetConflicts() != 2 {
+				t.Errorf("stored is %v", j)
+			}
+			if mode != untrackedMode {
+				want(t, record(t, c, leased(completed(id))), "RECLAIMED start lease")
+			}
+		}
+		if err := complete(t, c, leasedMode.String(), first, ""); !errors.Is(err, client.ErrLeaseLost) {
+			t.Errorf("the first holder, replaced by now, completes: %v", err)
+		}
+	})
+}
