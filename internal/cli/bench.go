@@ -52,7 +52,8 @@ not delete them; with --work-mode leased or queued, workers will get them. For a
 therefore needs --yes.
 
 Each caller sends its next delivery when the one before is answered, each in a call of its own unless --batching is given,
-and nothing is tried again: an error is counted under its reason. Ctrl-C ends the run early, with the figures so far. Calls that pass --timeout count as errors.
+and nothing is tried again: an error is counted under its reason, and so is a call that takes longer than --timeout. Ctrl-C
+ends the run early, with the figures so far.
 
 The exit code is 1 when nothing was answered, and when the service did not answer exactly one first delivery for each job.`,
 		Example: `  jobonce bench

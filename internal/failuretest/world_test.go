@@ -68,8 +68,8 @@ func embedded(t *testing.T) *world {
 			t.Fatal(err)
 		}
 		defer db.Close()
-		_, err = db.ExecContext(t.Context(), `DELETE FROM bodies WHERE id = (SELECT id FROM jobs WHERE job_id = ?1);
-			UPDATE jobs SET payload_dropped = ?2 WHERE job_id = ?1`, jobID, w.clock.Now().UnixMilli())
+		_, err = db.ExecContext(t.Context(), `DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = ?1);
+			UPDATE jobs SET text = NULL, bytes = NULL, payload_dropped = ?2 WHERE job_id = ?1`, jobID, w.clock.Now().UnixMilli())
 		if err != nil {
 			t.Fatal(err)
 		}

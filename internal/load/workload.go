@@ -28,8 +28,9 @@ type Workload struct {
 	Duration time.Duration
 	// BodyBytes is the length of a body, MinBodyBytes to MaxBodyBytes.
 	BodyBytes int
-	// Duplicates is the percentage of deliveries, 0 to 100, that repeat a key which this run sent before, any with the
-	// same probability.
+	// Duplicates is the percentage of deliveries, 0 to 100, that repeat a key which this run sent before: any with the same
+	// probability, but for the Callers latest ones, which may still be under way. Providers deliver again when they have
+	// waited for an answer, and not at once.
 	Duplicates int
 	// HotKeys lets all deliveries take turns on this many keys. 0: off. Not together with Duplicates.
 	HotKeys int
@@ -102,8 +103,8 @@ func (k *keys) pick(rng *rand.Rand) int64 {
 		return (k.next.Add(1) - 1) % int64(k.w.HotKeys)
 	}
 	if k.w.Duplicates > 0 && rng.IntN(100) < k.w.Duplicates {
-		if sent := k.next.Load(); sent > 0 {
-			return rng.Int64N(sent)
+		if settled := k.next.Load() - int64(k.w.Callers); settled > 0 {
+			return rng.Int64N(settled)
 		}
 	}
 	return k.next.Add(1) - 1

@@ -28,6 +28,10 @@ const (
 	applicationID = 0x4A4F4231
 	schemaVersion = 1
 
+	// checkpoint lets the write-ahead log grow to 16 MiB before it is emptied into the file: a page that is written again
+	// and again goes there once, and the writer is held up less often.
+	checkpoint = "wal_autocheckpoint(4000)"
+
 	// readers bounds the connections that read beside the writer.
 	readers = 4
 )
@@ -111,7 +115,7 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	// FULL makes every commit wait for the disk. The page cache stays at SQLite's default of 2 MB a connection: the
 	// operating system's cache does as well, and the process stays small.
-	if s.writerDB, err = openDB(s.path, "rw", "synchronous(FULL)", "busy_timeout(5000)"); err != nil {
+	if s.writerDB, err = openDB(s.path, "rw", "synchronous(FULL)", "busy_timeout(5000)", checkpoint); err != nil {
 		return err
 	}
 	s.writerDB.SetMaxOpenConns(1)
@@ -163,7 +167,7 @@ func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
 	}
 	// The newest entry of every tree: a file that was cut short lacks them. Reading all of it is not for start-up.
 	var newest sql.NullString
-	err = db.QueryRowContext(ctx, "SELECT (SELECT max(id) FROM jobs) || (SELECT max(id) FROM bodies) || (SELECT max(job_id) FROM jobs)").
+	err = db.QueryRowContext(ctx, "SELECT (SELECT max(id) FROM jobs) || (SELECT max(id) FROM large_bodies) || (SELECT max(job_id) FROM jobs)").
 		Scan(&newest)
 	return false, describe(err)
 }

@@ -175,7 +175,7 @@ func TestStandardToolReads(t *testing.T) {
 	record(t, s, "j")
 	record(t, s, "j")
 	out, err := exec.Command(tool, "-readonly", filepath.Join(dir, "jobonce.db"),
-		"SELECT job_id, deliveries, work_state, text FROM jobs JOIN bodies USING (id); PRAGMA integrity_check").CombinedOutput()
+		"SELECT job_id, deliveries, work_state, bodies.text FROM jobs JOIN bodies USING (id); PRAGMA integrity_check").CombinedOutput()
 	if want := "j|2|untracked|the body of j\nok\n"; err != nil || string(out) != want {
 		t.Errorf("sqlite3 printed %q, %v; want %q", out, err, want)
 	}

@@ -27,12 +27,23 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 	return out
 }
 
+// smallBody is how long a body may be, in bytes, to stand in the job's own row: such a row fits on a page of the file with
+// others.
+const smallBody = 1500
+
 // recordOne writes one delivery within a transaction. A first one is known without being read.
 func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) error {
 	fresh := d.NewRecord(now)
 	seen := fresh.FirstSeen.UnixMilli()
+	text, bytes := bodyColumns(fresh.Body)
+	large := len(fresh.Body.Data) > smallBody
 	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, fresh.Source,
 		seen, seen, int64(fresh.Body.Kind), modeNames[fresh.Work.Mode]}, workColumns(&fresh.Work)...)
+	if large {
+		args = append(args, nil, nil)
+	} else {
+		args = append(args, text, bytes)
+	}
 	r := row{Record: fresh, kind: fresh.Body.Kind}
 	if err := s.write.upsert.QueryRow(args...).Scan(&r.id, &r.Deliveries); err != nil {
 		return err
@@ -42,8 +53,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		if r, err = scanRecord(s.write.byID.QueryRow(d.JobID), false); err != nil {
 			return err
 		}
-	} else if r.kind != job.BodyNone {
-		text, bytes := bodyColumns(d.Body)
+	} else if large {
 		if _, err := s.write.addBody.Exec(r.id, text, bytes); err != nil {
 			return err
 		}

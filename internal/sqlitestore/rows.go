@@ -19,12 +19,15 @@ var (
 	modeNames  = []string{"", "untracked", "leased", "queued"}
 )
 
-// bodyColumns gives the values of bodies.text and bodies.bytes.
+// bodyColumns gives the values of the columns text and bytes.
 func bodyColumns(b job.Body) (text, bytes any) {
-	if b.Kind == job.BodyText {
+	switch b.Kind {
+	case job.BodyText:
 		return b.Data, nil
+	case job.BodyBytes:
+		return nil, []byte(b.Data)
 	}
-	return nil, []byte(b.Data)
+	return nil, nil
 }
 
 // workColumns gives the values of the work's columns from work_state on, without work_mode, in the order of the statements.

@@ -1,4 +1,5 @@
--- Times are milliseconds since 1970. A job's body stands apart, so that counting a delivery does not rewrite it.
+-- Times are milliseconds since 1970. A small body stands in the job's row; a large one apart, so that counting a delivery
+-- does not rewrite it. The view bodies has both.
 CREATE TABLE jobs (
   id              INTEGER PRIMARY KEY,
   job_id          TEXT    NOT NULL UNIQUE,
@@ -27,15 +28,21 @@ CREATE TABLE jobs (
   work_fingerprint BLOB,            -- and its body's fingerprint
   work_claim_id    TEXT,            -- the ClaimWork call that holds the lease
   work_result      TEXT,
-  work_error       TEXT
+  work_error       TEXT,
+  text             TEXT,            -- the body, if it is small
+  bytes            BLOB
 ) STRICT;
 
 -- Work that is waiting or under way, by when it is due. Finished jobs are in neither index.
 CREATE INDEX jobs_due ON jobs (work_due) WHERE work_due IS NOT NULL;
 CREATE INDEX jobs_claim ON jobs (work_claim_id) WHERE work_claim_id IS NOT NULL;
 
-CREATE TABLE bodies (
+CREATE TABLE large_bodies (
   id    INTEGER PRIMARY KEY, -- jobs.id
   text  TEXT,
   bytes BLOB
 ) STRICT;
+
+CREATE VIEW bodies (id, text, bytes) AS
+  SELECT jobs.id, coalesce(jobs.text, large_bodies.text), coalesce(jobs.bytes, large_bodies.bytes)
+  FROM jobs LEFT JOIN large_bodies USING (id);

@@ -76,11 +76,11 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		{s.writer, &s.write.rollback, "ROLLBACK"},
 		{s.writer, &s.write.upsert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
 				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_token, work_generation, work_attempts,
-				work_request_id, work_fingerprint, work_claim_id, work_result, work_error)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (job_id) DO UPDATE SET deliveries = deliveries + 1, last_seen = max(last_seen, excluded.last_seen)
 			RETURNING id, deliveries`},
-		{s.writer, &s.write.addBody, "INSERT INTO bodies (id, text, bytes) VALUES (?, ?, ?)"},
+		{s.writer, &s.write.addBody, "INSERT INTO large_bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
 		{s.writer, &s.write.byID, byIDQuery},
@@ -91,7 +91,9 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		{s.writer, &s.write.due, dueQuery},
 		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
 		{s.readerDB, &s.read.basic, byIDQuery},
-		{s.readerDB, &s.read.full, "SELECT " + recordColumns + ", text, bytes FROM jobs LEFT JOIN bodies USING (id) WHERE job_id = ?"},
+		{s.readerDB, &s.read.full, "SELECT " + recordColumns + `,
+			coalesce(jobs.text, large_bodies.text), coalesce(jobs.bytes, large_bodies.bytes)
+			FROM jobs LEFT JOIN large_bodies USING (id) WHERE job_id = ?`},
 	} {
 		if err := s.prepareOn(ctx, p.on, p.stmt, p.query); err != nil {
 			return err

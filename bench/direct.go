@@ -1,0 +1,169 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/load"
+)
+
+// codeDeadlock is what DocumentDB answers to upserts that race on one key. MongoDB has no such code.
+const codeDeadlock = 16908292
+
+// maxTries is far more than an upsert that lost a race needs.
+const maxTries = 20
+
+// directTarget is what callers without JobOnce do: the seed's upsert, with a decoder that an expert would write.
+type directTarget struct {
+	coll   *mongo.Collection
+	decode decoder
+}
+
+// connectDirect connects with one connection for each caller, and chooses the faster of the decoders on this body.
+func connectDirect(s spec) (t directTarget, note string, end func(), err error) {
+	pool := uint64(s.Callers)
+	c, err := mongo.Connect(options.Client().ApplyURI(s.Address).SetMaxPoolSize(pool).SetMinPoolSize(pool))
+	if err != nil {
+		return directTarget{}, "", nil, err
+	}
+	decode, note, err := fasterDecoder(load.NewBody("decoders", s.BodyBytes).Of(load.Key("decoders", 0)))
+	if err != nil {
+		return directTarget{}, "", nil, errors.Join(err, c.Disconnect(context.Background()))
+	}
+	end = func() { _ = c.Disconnect(context.Background()) }
+	return directTarget{coll: c.Database(s.Database).Collection(s.Collection), decode: decode}, note, end, nil
+}
+
+func newDirect(ctx context.Context, s spec) (runner, string, error) {
+	t, note, end, err := connectDirect(s)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := t.coll.Database().Client().Ping(ctx, nil); err != nil {
+		end()
+		return nil, "", err
+	}
+	return target{Target: t, reason: mongoCode, end: end}, note, nil
+}
+
+// update is the seed's.
+func (t directTarget) update(body string) (jobID string, update bson.D, err error) {
+	e, err := t.decode(body)
+	if err != nil {
+		return "", nil, err
+	}
+	return e.jobID, bson.D{
+		{Key: "$setOnInsert", Value: bson.D{
+			{Key: "event", Value: e.event}, {Key: "status", Value: e.status}, {Key: "payload", Value: e.payload},
+			{Key: "first_seen", Value: time.Now()},
+		}},
+		{Key: "$inc", Value: bson.D{{Key: "deliveries", Value: 1}}},
+	}, nil
+}
+
+func (t directTarget) Record(ctx context.Context, _, body string) (bool, error) {
+	jobID, update, err := t.update(body)
+	if err != nil {
+		return false, err
+	}
+	filter, upsert := bson.D{{Key: "job_id", Value: jobID}}, options.UpdateOne().SetUpsert(true)
+	for try := 1; ; try++ {
+		r, err := t.coll.UpdateOne(ctx, filter, update, upsert)
+		if err == nil {
+			return r.UpsertedCount == 1, nil
+		}
+		if try == maxTries || !lostRace(err) {
+			return false, err
+		}
+	}
+}
+
+// lostRace tells whether the upsert was not applied because another one on the key was.
+func lostRace(err error) bool {
+	server := mongo.ServerError(nil)
+	return mongo.IsDuplicateKeyError(err) || errors.As(err, &server) && server.HasErrorCode(codeDeadlock)
+}
+
+func mongoCode(err error) string {
+	server := mongo.ServerError(nil)
+	if errors.As(err, &server) {
+		return fmt.Sprint(server.ErrorCodes())
+	}
+	return "error"
+}
+
+// The bulk ceiling: what the database takes from few writers that have all deliveries in hand.
+const (
+	bulkWriters = 4
+	bulkSize    = 500
+)
+
+// bulk is the writers. Of the workload, the duration, the run and the body count.
+type bulk struct {
+	directTarget
+	end func()
+}
+
+func newBulk(ctx context.Context, s spec) (runner, string, error) {
+	s.Callers = bulkWriters
+	t, note, end, err := connectDirect(s)
+	if err != nil {
+		return nil, "", err
+	}
+	return bulk{t, end}, note, t.coll.Database().Client().Ping(ctx, nil)
+}
+
+func (b bulk) close() { b.end() }
+
+func (b bulk) run(ctx context.Context, w load.Workload) (load.Result, error) {
+	var (
+		bodies       = load.NewBody(w.Run, w.BodyBytes)
+		writers      sync.WaitGroup
+		next, firsts atomic.Int64
+		errs         [bulkWriters]error
+		start        = time.Now()
+	)
+	for i := range bulkWriters {
+		writers.Go(func() {
+			for errs[i] == nil && ctx.Err() == nil && time.Since(start) < w.Duration {
+				var n int64
+				n, errs[i] = b.write(ctx, w.Run, bodies, next.Add(bulkSize)-bulkSize)
+				firsts.Add(n)
+			}
+		})
+	}
+	writers.Wait()
+	r := load.Result{Ops: next.Load(), Firsts: firsts.Load(), Keys: next.Load(), Elapsed: time.Since(start)}
+	err := cmp.Or(errs[:]...)
+	if err == nil && r.Firsts != r.Keys {
+		err = fmt.Errorf("%d firsts for %d keys", r.Firsts, r.Keys)
+	}
+	return r, err
+}
+
+// write upserts the keys from one on, in their order, which is that of the index.
+func (b bulk) write(ctx context.Context, run string, bodies load.Body, from int64) (firsts int64, err error) {
+	models := make([]mongo.WriteModel, bulkSize)
+	for i := range models {
+		jobID, update, err := b.update(bodies.Of(load.Key(run, from+int64(i))))
+		if err != nil {
+			return 0, err
+		}
+		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "job_id", Value: jobID}}).SetUpdate(update).SetUpsert(true)
+	}
+	r, err := b.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+	if err != nil {
+		return 0, errors.New("bulk write: " + strconv.Quote(err.Error()))
+	}
+	return r.UpsertedCount, nil
+}
