@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -208,6 +209,7 @@ func (s *Store) serve(l *lane) {
 	defer s.running.Done()
 	var batch []*call
 	for {
+		s.settle(l)
 		batch = s.take(l, batch[:0])
 		if len(batch) == 0 {
 			return
@@ -218,6 +220,30 @@ func (s *Store) serve(l *lane) {
 			close(c.done)
 			batch[i] = nil
 		}
+	}
+}
+
+// settle lets calls that have arrived, and are about to queue, do so: they come in bursts, as the answers to the batch
+// before went out, and the first of a burst must not have a write of its own while the others wait for it to end. It only
+// steps back for goroutines that can run; where there are none, as for a lone call, it costs nothing.
+func (s *Store) settle(l *lane) {
+	const patience, rounds = 3, 64
+	length, still := -1, 0
+	for range rounds {
+		l.mu.Lock()
+		n := len(l.queue)
+		l.mu.Unlock()
+		if n >= s.cfg.MaxItems {
+			return
+		}
+		if n == length {
+			if still++; still == patience {
+				return
+			}
+		} else {
+			length, still = n, 0
+		}
+		runtime.Gosched()
 	}
 }
 
