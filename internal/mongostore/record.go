@@ -155,7 +155,8 @@ func (s *Store) write(ctx context.Context, groups []*group) {
 		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(bson.Raw(s.updateOf(g, now).bytes)).SetUpsert(true)
 	}
 	tracked, sent := track(ctx)
-	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
+	// Unordered, so that one bad item spoils no other. A lone one has no others, and an ordered bulk costs DocumentDB less.
+	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(len(models) == 1))
 	var bulk mongo.BulkWriteException
 	if err != nil && !errors.As(err, &bulk) {
 		fate := commandFate(err, sent)
