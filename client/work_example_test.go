@@ -45,7 +45,8 @@ func ExampleClient_Do() {
 			http.Error(w, "cannot read the body", http.StatusBadRequest)
 			return
 		}
-		result, err := c.Do(r.Context(), &joboncev1.RecordDeliveryRequest{
+		// The work goes on when the provider hangs up.
+		result, err := c.Do(context.WithoutCancel(r.Context()), &joboncev1.RecordDeliveryRequest{
 			Body:   &joboncev1.RecordDeliveryRequest_Payload{Payload: string(body)},
 			Source: "webhook",
 		}, ship)

@@ -166,7 +166,7 @@ func (s *idempotencyService) itemResult(ctx context.Context, o *job.Outcome, req
 func (s *idempotencyService) recorded(o *job.Outcome) {
 	s.observer.Recorded(o.Verdict)
 	if o.Verdict.FirstDelivery && o.Record.Work.State == job.StateQueued {
-		s.bell.ring()
+		s.bell.ring(o.Record.Event)
 	}
 }
 
@@ -176,9 +176,10 @@ func trimBodies(outcomes []job.Outcome) {
 	room := job.MaxPayloadBytes - len(outcomes)*jobOverhead
 	for i := range outcomes {
 		body := &outcomes[i].Record.Body
-		if room -= len(body.Data); room < 0 {
+		if len(body.Data) > room {
 			*body = job.Body{}
 		}
+		room -= len(body.Data)
 	}
 }
 

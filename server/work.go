@@ -43,8 +43,8 @@ func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkReq
 	if err != nil {
 		return nil, fail(ctx, err, r.RequestID)
 	}
-	if len(claimed) == r.Max {
-		s.bell.ring() // there may be more
+	if n := len(claimed); n == r.Max || n > 0 && sizeOf(claimed) > r.MaxBytes/2 {
+		s.bell.ringAny() // there may be more
 	}
 	if s.log.Enabled(ctx, slog.LevelDebug) && len(claimed) > 0 {
 		s.log.LogAttrs(ctx, slog.LevelDebug, "work claimed", slog.String("worker_id", req.GetWorkerId()), slog.Int("jobs", len(claimed)))
@@ -62,8 +62,8 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 	waiting, cancel := context.WithTimeout(ctx, waitWithin(ctx, wait))
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	rung := s.bell.enter()
-	defer s.bell.leave()
+	w := s.bell.enter(r.Events)
+	defer s.bell.leave(w)
 	for {
 		claimed, err := s.jobs.Claim(ctx, r)
 		if err != nil || len(claimed) > 0 {
@@ -72,7 +72,7 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 		poll := time.NewTimer(s.bell.pollInterval())
 		taken := false
 		select {
-		case <-rung:
+		case <-w.rung:
 			taken = true
 		case <-poll.C:
 		case <-waiting.Done():
@@ -80,7 +80,7 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 		poll.Stop()
 		if waiting.Err() != nil {
 			if taken {
-				s.bell.ring() // for somebody who still waits
+				s.bell.ringAny() // for somebody who still waits
 			}
 			return nil, nil
 		}
@@ -107,7 +107,14 @@ func (s *workService) giveBack(ctx context.Context, claimed []job.Claimed) {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "claims could not be given back; their leases lapse", slog.Int("jobs", len(claimed)), slog.Any("cause", err))
 		return
 	}
-	s.bell.ring()
+	s.bell.ringAny()
+}
+
+func sizeOf(claimed []job.Claimed) (bytes int) {
+	for i := range claimed {
+		bytes += len(claimed[i].Record.Body.Data)
+	}
+	return bytes
 }
 
 // claimRequest checks a request for work.
@@ -208,7 +215,7 @@ func (s *workService) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWor
 		return nil, fail(ctx, err, "")
 	}
 	if !r.Dead && r.Delay == 0 {
-		s.bell.ring()
+		s.bell.ringAny()
 	}
 	return &joboncev1.ReleaseWorkResponse{}, nil
 }

@@ -185,14 +185,14 @@ func (h *history) unclaim(t *rapid.T) {
 	}
 	token := rapid.SampledFrom(h.claims).Draw(t, "token")
 	before := h.record.Work
-	after, err := before.Unclaim(token, h.now)
+	after, err := before.Unclaim(token, before.Due, h.now)
 	if lost := token != before.Token || before.State != job.StateLeased; lost != errors.Is(err, job.ErrLeaseLost) {
 		t.Fatalf("%v, for %+v", err, before)
 	}
 	if err != nil {
 		return
 	}
-	if _, err := after.Unclaim(token, h.now); !errors.Is(err, job.ErrLeaseLost) {
+	if _, err := after.Unclaim(token, after.Due, h.now); !errors.Is(err, job.ErrLeaseLost) {
 		t.Fatalf("%v for what was given back already", err)
 	}
 	h.record.Work = after

@@ -35,7 +35,8 @@ type Store interface {
 	// used up become dead on the way. Nothing due is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
-	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. A claim that is gone already
+	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. Those that were granted to
+	// another call, or that another call with the same request id was told of since, stay. A claim that is gone already
 	// is no error.
 	Unclaim(ctx context.Context, claims []Claimed) error
 

@@ -139,10 +139,18 @@ func (w Work) Release(token string, r Release, now time.Time) (Work, error) {
 	return w, nil
 }
 
+// Retell is the work once its lease was told to a second call with the same request id. The lease runs a millisecond
+// longer, by which the first call, should it be cancelled, knows that it must not take the lease back.
+func (w Work) Retell() Work {
+	w.Due = w.Due.Add(time.Millisecond)
+	return w
+}
+
 // Unclaim takes a claim back whose answer nobody got: the work is due as of now, and the attempt does not count. The
-// generation stays, since the token may have been seen. ErrLeaseLost when token does not hold the lease any more.
-func (w Work) Unclaim(token string, now time.Time) (Work, error) {
-	if !w.holds(token) {
+// generation stays, since the token may have been seen. ErrLeaseLost when the token does not hold the lease any more, or
+// the lease does not end when it was granted to: somebody else was told of it.
+func (w Work) Unclaim(token string, expires, now time.Time) (Work, error) {
+	if !w.holds(token) || !w.Due.Equal(expires) {
 		return w, ErrLeaseLost
 	}
 	w = w.settled()
@@ -167,6 +175,8 @@ type ClaimRequest struct {
 type Claimed struct {
 	Record Record
 	Lease  Lease
+	// Granted is true when this call was granted the lease; false when an earlier one with the same request id was.
+	Granted bool
 }
 
 // CheckLease checks the duration of a lease; nil when it is missing.

@@ -153,12 +153,12 @@ func TestRelease(t *testing.T) {
 func TestUnclaim(t *testing.T) {
 	w := held()
 	w.ClaimID = "c"
-	got, err := w.Unclaim("t", noon)
+	got, err := w.Unclaim("t", w.Due, noon)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantWork(t, got, ended(job.StateQueued, func(w *job.Work) { w.Token, w.Due, w.Attempts = "", job.Millis(noon), 1 }))
-	_, err = got.Unclaim("t", later)
+	_, err = got.Unclaim("t", got.Due, later)
 	wantLost(t, err) // and the attempt is not taken back twice
 }
 
@@ -181,7 +181,7 @@ func TestWhoHolds(t *testing.T) {
 		"give up": func(w job.Work, token string) (job.Work, error) {
 			return w.Release(token, job.Release{Dead: true}, noon)
 		},
-		"unclaim": func(w job.Work, token string) (job.Work, error) { return w.Unclaim(token, noon) },
+		"unclaim": func(w job.Work, token string) (job.Work, error) { return w.Unclaim(token, w.Due, noon) },
 	}
 	// What the latest token may still do; true where that changes the work.
 	may := map[string]map[string]bool{

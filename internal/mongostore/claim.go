@@ -18,6 +18,9 @@ import (
 // maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
 const maxClaimRounds = 8
 
+// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
+const claimSettleTime = 2 * time.Second
+
 // Claim implements [job.Store]. It reads what the request holds, then what is due, puts that under leases provided that
 // nobody else changed it, and reads again which of them it got: four round trips however many jobs.
 func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed, error) {
@@ -38,25 +41,34 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	defer endSession()
 
 	var (
-		order   = map[string]int{} // of what was due, the oldest first
-		unknown bool               // a lease may have been granted, or be granted later still
-		failed  error              // the last failure
+		order   = map[string]int{}      // of what was due, the oldest first
+		granted = map[string]job.Work{} // what this call tried to put under leases, by their tokens
+		unknown bool                    // a lease may have been granted, or be granted later still
+		failed  error                   // the last failure
 		fated   fate
 	)
 	pause := newPause()
+	caller := ctx
 	for round := 1; ; round++ {
+		if round == 2 {
+			// Leases may be granted by now. Whoever asked for them may leave, but which they are must be known, so that they
+			// can be given back.
+			var stop context.CancelFunc
+			ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), claimSettleTime)
+			defer stop()
+		}
 		held, f, err := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
 		if len(held) > 0 && err == nil {
 			// What an earlier call of the same request got comes last.
 			slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(order[a.JobID], order[b.JobID]) })
-			return s.claimed(held), nil
+			return s.claimed(ctx, held, granted, req), nil
 		}
 		if round > maxClaimRounds || round > 1 && !sleep(ctx, pause.NextBackOff()) {
 			break
 		}
 		if err == nil {
 			var n int
-			n, f, err = s.leaseDue(ctx, req, order)
+			n, f, err = s.leaseDue(ctx, req, order, granted)
 			if err == nil && n == 0 {
 				if unknown {
 					break
@@ -75,14 +87,14 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 		fated = fateUnknown
 	}
 	if failed != nil {
-		return nil, ended(ctx, fated, failed)
+		return nil, ended(caller, fated, failed)
 	}
 	return nil, nil // others were faster every time
 }
 
 // leaseDue tries to lease what is due, as much as the request takes, and notes its order. It returns how much that was;
 // how much of it was got shows only when it is read.
-func (s *Store) leaseDue(ctx context.Context, req job.ClaimRequest, order map[string]int) (int, fate, error) {
+func (s *Store) leaseDue(ctx context.Context, req job.ClaimRequest, order map[string]int, granted map[string]job.Work) (int, fate, error) {
 	bytes := 0
 	due, f, err := s.findRecords(ctx, dueFilter(s.now(), req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, req.Max,
 		func(r *job.Record) bool {
@@ -95,13 +107,13 @@ func (s *Store) leaseDue(ctx context.Context, req job.ClaimRequest, order map[st
 	for i := range due {
 		order[due[i].JobID] = i - len(due)
 	}
-	f, err = s.lease(ctx, req, due)
+	f, err = s.lease(ctx, req, due, granted)
 	return len(due), f, err
 }
 
 // lease tries to put each record under a lease of the request. Some may fail; the database tells which succeeded only by
 // being read. Sorted by key, so that overlapping bulks cannot deadlock.
-func (s *Store) lease(ctx context.Context, req job.ClaimRequest, due []job.Record) (fate, error) {
+func (s *Store) lease(ctx context.Context, req job.ClaimRequest, due []job.Record, granted map[string]job.Work) (fate, error) {
 	now := s.now()
 	due = slices.Clone(due)
 	slices.SortFunc(due, func(a, b job.Record) int { return cmp.Compare(a.JobID, b.JobID) })
@@ -109,6 +121,7 @@ func (s *Store) lease(ctx context.Context, req job.ClaimRequest, due []job.Recor
 	for i := range due {
 		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
 			MaxAttempts: s.opts.MaxAttempts}, now)
+		granted[next.Token] = next
 		models[i] = mongo.NewUpdateOneModel().SetFilter(asRead(&due[i])).SetUpdate(setWork(&next))
 	}
 	tracked, sent := track(ctx)
@@ -129,11 +142,26 @@ func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 	}
 }
 
-func (s *Store) claimed(records []job.Record) []job.Claimed {
-	now := s.now()
-	out := make([]job.Claimed, len(records))
-	for i, r := range records {
-		out[i] = job.Claimed{Record: r, Lease: r.Work.Lease(now)}
+// claimed is the answer to a claim that holds the records, as much as the request takes. A lease that an earlier call with
+// the same request id was granted is marked as told again; if it changes under our hands it is not ours to tell of.
+func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[string]job.Work, req job.ClaimRequest) []job.Claimed {
+	var out []job.Claimed
+	bytes := 0
+	for _, r := range held {
+		if bytes += len(r.Body.Data); len(out) == req.Max || len(out) > 0 && bytes > req.MaxBytes {
+			break
+		}
+		work, mine := granted[r.Work.Token]
+		if mine {
+			r.Work = work // as granted, whatever another call has marked since
+		} else {
+			next := r.Work.Retell()
+			if _, err := s.swap(ctx, &r, &next); err != nil {
+				continue
+			}
+			r.Work = next
+		}
+		out = append(out, job.Claimed{Record: r, Lease: r.Work.Lease(s.now()), Granted: mine})
 	}
 	return out
 }

@@ -43,8 +43,11 @@ func (s *Store) Release(ctx context.Context, jobID, token string, r job.Release)
 func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
 	var errs []error
 	for _, c := range claims {
+		if !c.Granted {
+			continue
+		}
 		_, err := s.changeWork(ctx, c.Record.JobID, c.Lease.Token, func(w job.Work) (job.Work, error) {
-			next, err := w.Unclaim(c.Lease.Token, s.now())
+			next, err := w.Unclaim(c.Lease.Token, c.Lease.Expires, s.now())
 			if errors.Is(err, job.ErrLeaseLost) {
 				return w, nil // it is gone already, maybe by an earlier try of ours
 			}

@@ -29,7 +29,7 @@ type Store struct {
 	mu     sync.Mutex
 	writer *sql.Conn
 	write  statements
-	closed bool
+	closed atomic.Bool
 
 	read struct{ basic, full *sql.Stmt }
 
@@ -138,7 +138,15 @@ func (s *Store) transact(f func() error) error {
 		s.log.Error("embedded store: cannot begin a transaction", "file", s.path, "error", err)
 		return fmt.Errorf("%w: begin: %v", job.ErrUnavailable, err)
 	}
-	if err := f(); err != nil {
+	panicked := true // leaves the transaction open, in which nothing more can be done
+	defer func() {
+		if panicked {
+			s.breakDown(errors.New("panic within a transaction"))
+		}
+	}()
+	err := f()
+	panicked = false
+	if err != nil {
 		answer := errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrLeaseLost)
 		if !answer {
 			s.log.Error("embedded store: a write failed and was taken back", "file", s.path, "error", err)
@@ -166,7 +174,7 @@ func (s *Store) breakDown(err error) {
 
 // usable returns why the store cannot be used, an error that matches job.ErrUnavailable.
 func (s *Store) usable() error {
-	if s.closed {
+	if s.closed.Load() {
 		return fmt.Errorf("%w: closed", job.ErrUnavailable)
 	}
 	if err := s.broken.Load(); err != nil {
@@ -198,20 +206,15 @@ func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (job.Recor
 }
 
 // Check implements [job.Store].
-func (s *Store) Check(context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.usable()
-}
+func (s *Store) Check(context.Context) error { return s.usable() }
 
 // Close implements [job.Store]. It lets another process have the directory.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	s.closed = true
 	return s.release()
 }
 

@@ -19,11 +19,20 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 		if err != nil {
 			return err
 		}
+		bytes := 0
 		for i := range held {
-			if err := s.readBody(&held[i]); err != nil {
+			r := &held[i]
+			if err := s.readBody(r); err != nil {
 				return err
 			}
-			claimed = append(claimed, job.Claimed{Record: held[i].Record, Lease: held[i].Work.Lease(now)})
+			if bytes += len(r.Body.Data); i == req.Max || i > 0 && bytes > req.MaxBytes {
+				break
+			}
+			r.Work = r.Work.Retell()
+			if err := s.saveWork(r); err != nil {
+				return err
+			}
+			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now)})
 		}
 		if len(claimed) > 0 {
 			return nil
@@ -73,7 +82,7 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 				continue
 			}
 			bytes += len(r.Body.Data)
-			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now)})
+			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now), Granted: true})
 		}
 		if dead == 0 {
 			break
@@ -86,7 +95,10 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
 	return s.update(ctx, func(now time.Time) error {
 		for _, c := range claims {
-			err := s.changeWork(c.Record.JobID, func(w job.Work) (job.Work, error) { return w.Unclaim(c.Lease.Token, now) })
+			if !c.Granted {
+				continue
+			}
+			err := s.changeWork(c.Record.JobID, func(w job.Work) (job.Work, error) { return w.Unclaim(c.Lease.Token, c.Lease.Expires, now) })
 			if err != nil && !errors.Is(err, job.ErrLeaseLost) && !errors.Is(err, job.ErrNotFound) {
 				return err
 			}

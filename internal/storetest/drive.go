@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -51,7 +52,8 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 	case refRelease:
 		return failed(d.store.Release(ctx, jobID, op.token, job.Release{Delay: op.delay, Error: op.reason, Dead: op.dead}))
 	case refUnclaim:
-		return failed(d.store.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Lease: job.Lease{Token: op.token}}}))
+		return failed(d.store.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Granted: true,
+			Lease: job.Lease{Token: op.token, Expires: time.UnixMilli(op.expires).UTC()}}}))
 	}
 	return refAnswer{}, fmt.Errorf("no such operation: %T", op)
 }

@@ -96,12 +96,12 @@ type history struct {
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	tokens     []string
+	leases     []refLease
 }
 
 func newHistory(e Env, rng *rand.Rand, n int) *history {
 	return &history{Env: e, driver: driver{e.Store, fmt.Sprintf("linear-%d", n)}, rng: rng, jobID: fmt.Sprintf("linear-%d", n),
-		began: time.Now(), tokens: []string{"never was"}}
+		began: time.Now(), leases: []refLease{{token: "never was"}}}
 }
 
 // run does bursts of concurrent operations, and moves the clock between them.
@@ -137,7 +137,7 @@ func (h *history) one(t *testing.T, worker int, op any, now int64) {
 	defer h.mu.Unlock()
 	h.operations = append(h.operations, porcupine.Operation{ClientId: worker, Input: linearInput{op, now}, Output: got, Call: call, Return: back})
 	if got.lease.token != "" {
-		h.tokens = append(h.tokens, got.lease.token)
+		h.leases = append(h.leases, got.lease)
 	}
 }
 
@@ -168,20 +168,20 @@ func (h *history) choose() any {
 
 func (h *history) withToken(op any) any {
 	h.mu.Lock()
-	token := h.tokens[max(0, len(h.tokens)-1-int(time.Now().UnixNano()%3))] // one of the latest
+	lease := h.leases[max(0, len(h.leases)-1-int(time.Now().UnixNano()%3))] // one of the latest
 	h.mu.Unlock()
 	switch op := op.(type) {
 	case refRenew:
-		op.token = token
+		op.token = lease.token
 		return op
 	case refComplete:
-		op.token = token
+		op.token = lease.token
 		return op
 	case refRelease:
-		op.token = token
+		op.token = lease.token
 		return op
 	case refUnclaim:
-		op.token = token
+		op.token, op.expires = lease.token, lease.expires
 		return op
 	}
 	return op

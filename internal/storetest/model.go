@@ -147,7 +147,7 @@ func (m *model) token(t *rapid.T) {
 	case "dead":
 		m.step(t, id, j, refRelease{token: token, dead: true})
 	case "unclaim":
-		m.step(t, id, j, refUnclaim{token})
+		m.step(t, id, j, refUnclaim{token, j.due - int64(rapid.IntRange(0, 1).Draw(t, "told again"))})
 	}
 }
 

@@ -36,7 +36,10 @@ type (
 		delay         time.Duration
 		dead          bool
 	}
-	refUnclaim struct{ token string }
+	refUnclaim struct {
+		token   string
+		expires int64
+	}
 )
 
 // refAnswer is what an operation answered. Fields that an operation does not have stay empty.
@@ -92,7 +95,7 @@ func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
 		}
 		return got == refAnswer{}, j
 	case refUnclaim:
-		if j.state == job.StateLeased && j.token == op.token {
+		if j.state == job.StateLeased && j.token == op.token && j.due == op.expires {
 			j.settle()
 			j.state, j.token, j.due = job.StateQueued, "", now
 			j.attempts--
@@ -204,6 +207,7 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 // was not claimed by it.
 func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) {
 	if j.state == job.StateLeased && now < j.due && j.claim == op.request {
+		j.due++ // told again: see job.Work.Retell
 		return got == refAnswer{lease: j.lease(), withBody: true}, j
 	}
 	free := j.exists && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)

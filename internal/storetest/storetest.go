@@ -61,6 +61,7 @@ func Run(t *testing.T, factory Factory) {
 		{"ClaimFitsTheReply", claimFitsTheReply},
 		{"AttemptsRunOut", attemptsRunOut},
 		{"UnclaimedWorkIsFree", unclaimedWorkIsFree},
+		{"ToldLeasesStay", toldLeasesStay},
 		{"RaceForTheWork", raceForTheWork},
 		{"WorkBatch", workBatch},
 		{"EndedContext", endedContext},

@@ -410,6 +410,25 @@ func unclaimedWorkIsFree(t *testing.T, e Env) {
 	}
 }
 
+// toldLeasesStay: what a repeated call was told of, the first call cannot give back, nor the second what it only found.
+func toldLeasesStay(t *testing.T, e Env) {
+	record(t, e.Store, queued("j", ""))
+	first := claim(t, e.Store, "c1", 1)
+	second := claim(t, e.Store, "c1", 1)
+	if len(first) != 1 || len(second) != 1 || !first[0].Granted || second[0].Granted || first[0].Lease.Token != second[0].Lease.Token {
+		t.Fatalf("claimed %+v, then %+v", first, second)
+	}
+	for _, claims := range [][]job.Claimed{first, second} {
+		if err := e.Store.Unclaim(t.Context(), claims); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, e.Store, "j", job.StateLeased, 1)
+	}
+	if _, err := e.Store.Renew(t.Context(), "j", second[0].Lease.Token, lease); err != nil {
+		t.Errorf("the lease that the second call was told of: %v", err)
+	}
+}
+
 // raceForTheWork has many callers want the same free work, by delivery and by claim: each job goes to one of them.
 func raceForTheWork(t *testing.T, e Env) {
 	const workers = 6

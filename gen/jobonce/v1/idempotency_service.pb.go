@@ -672,7 +672,8 @@ type isBatchRecordDeliveriesResponse_Result_Outcome interface {
 }
 
 type BatchRecordDeliveriesResponse_Result_Response struct {
-	// The answer, without `result`.
+	// The answer, without `result`. A RECLAIMED job comes without its payload where that does not fit into the response
+	// beside those before it: read it with GetJob.
 	Response *RecordDeliveryResponse `protobuf:"bytes,1,opt,name=response,proto3,oneof"`
 }
 
