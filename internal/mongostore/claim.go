@@ -54,16 +54,20 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 			// Leases may be granted by now. Whoever asked for them may leave, but which they are must be known, so that they
 			// can be given back.
 			var stop context.CancelFunc
-			ctx, stop = context.WithTimeout(context.WithoutCancel(ctx), claimSettleTime)
+			ctx, stop = outlast(caller, claimSettleTime)
 			defer stop()
 		}
 		held, f, err := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
 		if len(held) > 0 && err == nil {
 			// What an earlier call of the same request got comes last.
 			slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(order[a.JobID], order[b.JobID]) })
-			return s.claimed(ctx, held, granted, req), nil
+			var claimed []job.Claimed
+			if claimed, err = s.claimed(ctx, held, granted, req); err == nil {
+				return claimed, nil
+			}
+			f = fateRetry // it is read again
 		}
-		if round > maxClaimRounds || round > 1 && !sleep(ctx, pause.NextBackOff()) {
+		if round > maxClaimRounds || round > 1 && caller.Err() != nil || round > 1 && !sleep(ctx, pause.NextBackOff()) {
 			break
 		}
 		if err == nil {
@@ -90,6 +94,16 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 		return nil, ended(caller, fated, failed)
 	}
 	return nil, nil // others were faster every time
+}
+
+// outlast is the caller's context, but ends only a while after it.
+func outlast(caller context.Context, while time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
+	stop := context.AfterFunc(caller, func() { time.AfterFunc(while, cancel) })
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
 
 // leaseDue tries to lease what is due, as much as the request takes, and notes its order. It returns how much that was;
@@ -143,8 +157,9 @@ func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 }
 
 // claimed is the answer to a claim that holds the records, as much as the request takes. A lease that an earlier call with
-// the same request id was granted is marked as told again; if it changes under our hands it is not ours to tell of.
-func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[string]job.Work, req job.ClaimRequest) []job.Claimed {
+// the same request id was granted is marked as told again. The error says that one could not be, because it was changed at
+// the same time, for example.
+func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[string]job.Work, req job.ClaimRequest) ([]job.Claimed, error) {
 	var out []job.Claimed
 	bytes := 0
 	for _, r := range held {
@@ -157,13 +172,13 @@ func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[stri
 		} else {
 			next := r.Work.Retell()
 			if _, err := s.swap(ctx, &r, &next); err != nil {
-				continue
+				return nil, err
 			}
 			r.Work = next
 		}
 		out = append(out, job.Claimed{Record: r, Lease: r.Work.Lease(s.now()), Granted: mine})
 	}
-	return out
+	return out, nil
 }
 
 // findRecords reads records with their bodies, up to a limit if it is not 0, and for as long as more says so; the first
