@@ -77,7 +77,10 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 				if unknown {
 					break
 				}
-				return nil, nil
+				// Between the two reads a lease of the request that had lapsed may have been renewed.
+				if held, f, err = s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), nil, 1, nil); err == nil && len(held) == 0 {
+					return nil, nil
+				}
 			}
 		}
 		if err != nil {
@@ -185,7 +188,10 @@ func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[stri
 // comes in any case. The fate of an error says whether trying again may help.
 func (s *Store) findRecords(ctx context.Context, f, sort bson.D, limit int, more func(*job.Record) bool) (out []job.Record, _ fate, err error) {
 	tracked, sent := track(ctx)
-	opts := options.Find().SetLimit(int64(limit)).SetSort(sort)
+	opts := options.Find().SetLimit(int64(limit))
+	if len(sort) > 0 { // DocumentDB refuses an empty one
+		opts.SetSort(sort)
+	}
 	cursor, err := s.coll.Find(tracked, f, opts)
 	if err != nil {
 		return nil, readFate(err, sent), err
