@@ -13,13 +13,14 @@ import (
 	"github.com/jobonce/jobonce/internal/load"
 )
 
-// The callers of each cell, and the echo server, are processes of their own, so that their CPU time can be told from that
+// The callers of each cell, and the bare servers, are processes of their own, so that their CPU time can be told from that
 // of everything else. They are this program again: `bench child load` reads a spec and then workloads from its standard
 // input, as JSON, and answers each with a reply.
 const (
 	childCommand = "child"
 	childLoad    = "load"
 	childEcho    = "echo"
+	childRelay   = "relay"
 )
 
 // spec says what a load child is to put under load.
@@ -51,8 +52,10 @@ func childMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		err = serveLoad(stdin, stdout)
 	case len(args) == 1 && args[0] == childEcho:
 		err = serveEcho(stdin, stdout)
+	case len(args) == 1 && args[0] == childRelay:
+		err = serveRelay(stdin, stdout)
 	default:
-		err = errors.New("usage: bench child load|echo")
+		err = errors.New("usage: bench child load|echo|relay")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -108,14 +111,14 @@ func newRunner(ctx context.Context, s spec) (r runner, note string, err error) {
 	switch s.Kind {
 	case kindDirect:
 		return newDirect(ctx, s)
-	case kindBulk:
+	case kindBulk, kindBulkFull:
 		return newBulk(ctx, s)
 	case kindService:
 		return newService(s, false)
 	case kindBatching:
 		return newService(s, true)
-	case kindEcho:
-		return newEcho(s)
+	case kindEcho, kindRelay:
+		return newBare(s)
 	case kindPostgres:
 		return newPostgres(ctx, s)
 	case kindRedis:

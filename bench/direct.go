@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -27,6 +29,7 @@ const maxTries = 20
 type directTarget struct {
 	coll   *mongo.Collection
 	decode decoder
+	full   bool // store what JobOnce stores, not what the seed's sample does
 }
 
 // connectDirect connects with one connection for each caller, and chooses the faster of the decoders on this body.
@@ -41,7 +44,7 @@ func connectDirect(s spec) (t directTarget, note string, end func(), err error) 
 		return directTarget{}, "", nil, errors.Join(err, c.Disconnect(context.Background()))
 	}
 	end = func() { _ = c.Disconnect(context.Background()) }
-	return directTarget{coll: c.Database(s.Database).Collection(s.Collection), decode: decode}, note, end, nil
+	return directTarget{coll: c.Database(s.Database).Collection(s.Collection), decode: decode, full: s.Kind == kindBulkFull}, note, end, nil
 }
 
 func newDirect(ctx context.Context, s spec) (runner, string, error) {
@@ -56,19 +59,24 @@ func newDirect(ctx context.Context, s spec) (runner, string, error) {
 	return target{Target: t, reason: mongoCode, end: end}, note, nil
 }
 
-// update is the seed's.
+// update is the seed's; with full set it makes the record that JobOnce makes.
 func (t directTarget) update(body string) (jobID string, update bson.D, err error) {
 	e, err := t.decode(body)
 	if err != nil {
 		return "", nil, err
 	}
-	return e.jobID, bson.D{
-		{Key: "$setOnInsert", Value: bson.D{
-			{Key: "event", Value: e.event}, {Key: "status", Value: e.status}, {Key: "payload", Value: e.payload},
-			{Key: "first_seen", Value: time.Now()},
-		}},
-		{Key: "$inc", Value: bson.D{{Key: "deliveries", Value: 1}}},
-	}, nil
+	insert := bson.D{
+		{Key: "event", Value: e.event}, {Key: "status", Value: e.status}, {Key: "payload", Value: e.payload},
+		{Key: "first_seen", Value: time.Now()},
+	}
+	update = bson.D{{Key: "$inc", Value: bson.D{{Key: "deliveries", Value: 1}}}}
+	if t.full {
+		fingerprint := sha256.Sum256([]byte(body))
+		insert = append(insert, bson.E{Key: "payload_text", Value: body}, bson.E{Key: "fingerprint", Value: fingerprint[:]},
+			bson.E{Key: "request_id", Value: uuid.NewString()})
+		update = append(update, bson.E{Key: "$max", Value: bson.D{{Key: "last_seen", Value: time.Now()}}})
+	}
+	return e.jobID, append(bson.D{{Key: "$setOnInsert", Value: insert}}, update...), nil
 }
 
 func (t directTarget) Record(ctx context.Context, _, body string) (bool, error) {

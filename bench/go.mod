@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/jobonce/jobonce => ../
 
 require (
+	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jobonce/jobonce v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0

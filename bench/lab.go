@@ -56,8 +56,10 @@ func (l *lab) place(ctx context.Context, g group, kind string, others map[string
 	switch kind {
 	case kindEcho, kindPostgres, kindRedis:
 		return l.server(ctx, kind)
-	case kindDirect, kindBulk:
+	case kindDirect, kindBulk, kindBulkFull:
 		return l.collection(ctx, g, kind, undo)
+	case kindRelay:
+		return l.relay(ctx, g, undo)
 	case kindBatching:
 		if p, ok := others[kindService]; ok {
 			p.spec.Kind = kind
@@ -168,6 +170,21 @@ func (l *lab) collection(ctx context.Context, g group, kind string, undo *cleanu
 		spec: spec{Kind: kind, Address: l.db.uri, Database: l.db.name, Collection: name},
 		pids: l.withDatabase(),
 	}, nil
+}
+
+// relay is a bare service on a collection of its own.
+func (l *lab) relay(ctx context.Context, g group, undo *cleanup) (place, error) {
+	p, err := l.collection(ctx, g, kindRelay, undo)
+	if err != nil {
+		return place{}, err
+	}
+	p.spec.Callers, p.spec.BodyBytes = g.callers, g.bodyBytes
+	server, address, err := startRelay(ctx, l.dir, p.spec)
+	if err != nil {
+		return place{}, err
+	}
+	undo.add(server.stop)
+	return place{spec: spec{Kind: kindRelay, Address: address}, pids: l.withDatabase(server.pid())}, nil
 }
 
 // firstSeed is the body of the job that the others are copied from.

@@ -5,7 +5,9 @@ import "slices"
 // The kinds of cells, which end a cell's name.
 const (
 	kindDirect   = "direct"          // callers do the seed's upsert on MongoDB by themselves
+	kindRelay    = "relay"           // callers call a bare gRPC server that does that upsert: what any service must cost
 	kindBulk     = "bulk"            // 4 writers of 500 upserts each: what the database can do
+	kindBulkFull = "bulk_full"       // the same, with the record that JobOnce stores
 	kindService  = "service"         // callers call JobOnce
 	kindBatching = "batching_client" // callers call JobOnce through the client's own batching
 	kindEcho     = "echo"            // callers call a bare gRPC server that does nothing
@@ -72,10 +74,11 @@ func allGroups(short bool) []group {
 	const kib = 1 << 10
 	both := []string{kindDirect, kindService}
 	groups := []group{
-		{name: "mongo.1", store: mongodb, callers: 1, bodyBytes: kib, kinds: both},
+		{name: "mongo.1", store: mongodb, callers: 1, bodyBytes: kib, kinds: []string{kindDirect, kindService, kindRelay}},
 		{name: "mongo.16", store: mongodb, callers: 16, bodyBytes: kib, kinds: both},
 		{name: "mongo.64", store: mongodb, callers: 64, bodyBytes: kib, kinds: both},
-		{name: "mongo.256", store: mongodb, callers: 256, bodyBytes: kib, kinds: []string{kindDirect, kindService, kindBulk}},
+		{name: "mongo.256", store: mongodb, callers: 256, bodyBytes: kib,
+			kinds: []string{kindDirect, kindService, kindBatching, kindBulk, kindBulkFull}},
 		{name: "mongo.64.dup30", store: mongodb, callers: 64, duplicates: 30, bodyBytes: kib, kinds: both},
 		{name: "mongo.64.hot", store: mongodb, callers: 64, hotKeys: 16, bodyBytes: kib, kinds: both},
 		{name: "mongo.64.16kib", store: mongodb, callers: 64, bodyBytes: 16 * kib, kinds: both},
@@ -124,15 +127,21 @@ func figuresOf(g group) []figure {
 		compare(g.name+".p50_vs_direct", p50, kindService, kindDirect)
 		compare(g.name+".cpu_vs_direct", cpu, kindService, kindDirect)
 	}
+	if has(kindRelay) {
+		compare(g.name+".relay.p50_vs_direct", p50, kindRelay, kindDirect)
+		compare(g.name+".p50_vs_relay", p50, kindService, kindRelay)
+	}
 	if has(kindBulk) {
 		compare(g.name+".vs_bulk_ceiling", rate, kindService, kindBulk)
+		compare(g.name+".vs_bulk_full", rate, kindService, kindBulkFull)
+		compare(g.name+"."+kindBatching+".vs_bulk_ceiling", rate, kindBatching, kindBulk)
 	}
 	for _, rival := range []string{kindEcho, kindPostgres, kindRedis} {
 		if has(rival) {
 			compare(g.name+".vs_"+rival, rate, kindService, rival)
 		}
 	}
-	if has(kindBatching) {
+	if has(kindBatching) && has(kindRedis) {
 		compare(g.name+"."+kindBatching+".vs_redis", rate, kindBatching, kindRedis)
 	}
 	if g.name == "embedded.64" {

@@ -23,6 +23,7 @@ const (
 // The colours of the kinds of cells, chosen to be told apart by the colour-blind.
 var kindColors = map[string]color.Color{
 	kindDirect:   color.RGBA{R: 0xd5, G: 0x5e, B: 0x00, A: 0xff},
+	kindRelay:    color.RGBA{R: 0xf0, G: 0xe4, B: 0x42, A: 0xff},
 	kindBulk:     color.RGBA{R: 0xe6, G: 0x9f, B: 0x00, A: 0xff},
 	kindService:  color.RGBA{R: 0x00, G: 0x72, B: 0xb2, A: 0xff},
 	kindBatching: color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff},
@@ -32,7 +33,7 @@ var kindColors = map[string]color.Color{
 }
 
 var kindLabels = map[string]string{
-	kindDirect: "direct upserts", kindBulk: "bulk ceiling", kindService: "JobOnce", kindBatching: "JobOnce, batching client",
+	kindDirect: "direct upserts", kindRelay: "bare gRPC service", kindBulk: "bulk ceiling", kindService: "JobOnce", kindBatching: "JobOnce, batching client",
 	kindEcho: "bare gRPC echo", kindPostgres: "PostgreSQL", kindRedis: "Redis",
 }
 
@@ -45,7 +46,7 @@ func drawPlot(r *results, file string) error {
 		return err
 	}
 	charts := [][]*plot.Plot{{
-		chart(r, "On MongoDB", mongodb, []string{kindDirect, kindService, kindBulk}),
+		chart(r, "On MongoDB", mongodb, []string{kindDirect, kindService, kindBatching, kindBulk}),
 		chart(r, "On a local disk", embedded, []string{kindEcho, kindPostgres, kindRedis, kindService, kindBatching}),
 	}}
 	tiles := draw.Tiles{Rows: 1, Cols: 2, PadX: vg.Inch / 4, PadLeft: vg.Inch / 10, PadRight: vg.Inch / 10}
