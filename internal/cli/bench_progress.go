@@ -3,12 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
 	"github.com/jobonce/jobonce/internal/load"
 )
@@ -19,20 +15,14 @@ const progressSteps = 1000
 // showProgress keeps a line about the run on w until stop is called, which removes it. It does nothing when w is no
 // terminal.
 func showProgress(l *load.Load, w load.Workload, out io.Writer) (stop func()) {
-	if file, ok := out.(*os.File); !ok || !term.IsTerminal(int(file.Fd())) {
+	bar := newBar(out, progressSteps)
+	if bar == nil {
 		return func() {}
 	}
-	bar := progressbar.NewOptions(progressSteps,
-		progressbar.OptionSetWriter(out),
-		progressbar.OptionSetPredictTime(false),
-		progressbar.OptionSetElapsedTime(false),
-		progressbar.OptionSetWidth(30),
-		progressbar.OptionClearOnFinish(),
-	)
 	done := make(chan struct{})
 	var showing sync.WaitGroup
 	showing.Go(func() {
-		tick := time.NewTicker(200 * time.Millisecond)
+		tick := time.NewTicker(progressEvery)
 		defer tick.Stop()
 		for {
 			select {

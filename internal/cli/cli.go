@@ -85,7 +85,7 @@ also as MONGODB_URI.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newServe(), newRecord(), newGet(), newWork(), newBench(), newVersion())
+	root.AddCommand(newServe(), newRecord(), newGet(), newWork(), newBench(), newCheck(), newBackup(), newCopy(), newVersion())
 	return root
 }
 

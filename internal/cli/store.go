@@ -20,10 +20,12 @@ import (
 const storeHelp = `Without a MongoDB, jobs are kept in one local file in the data directory, which is made if it is missing and serves one
 process at a time.
 
-A MongoDB is named by MONGODB_URI in the environment, by --mongodb-uri-file, a file that holds the URI, or by
---mongodb-uri, which takes none with a password: the list of processes shows it. Of these and --data-dir, a flag beats
+` + mongoHelp + ` Of these and --data-dir, a flag beats
 the environment, which beats the configuration file; two of them in the same place are an error. The service waits for a
 MongoDB that cannot be reached, and answers calls with UNAVAILABLE meanwhile.`
+
+const mongoHelp = `A MongoDB is named by MONGODB_URI in the environment, by --mongodb-uri-file, a file that holds the URI, or by
+--mongodb-uri, which takes none with a password: the list of processes shows it.`
 
 // mongoLanes is how many batches are on their way to MongoDB at once: the next is sent while one is answered.
 const mongoLanes = 2
@@ -41,20 +43,45 @@ type storeConfig struct {
 }
 
 func (c *storeConfig) declare(keys *pflag.FlagSet) {
+	c.declareDataDir(keys)
+	c.declareMongoDB(keys)
+	c.maxAttempts = config.IntRange{Value: job.DefaultMaxAttempts, Min: 0, Max: math.MaxInt32}
+	keys.Var(&c.maxAttempts, "max-attempts", "how many leases a job is granted before it counts as dead; 0 is no limit")
+}
+
+func (c *storeConfig) declareDataDir(keys *pflag.FlagSet) {
 	keys.StringVar(&c.dataDir, "data-dir", "./jobonce-data", "`directory` of the embedded store")
+}
+
+func (c *storeConfig) declareMongoDB(keys *pflag.FlagSet) {
 	keys.StringVar(&c.uri, "mongodb-uri", "", "`URI` of a MongoDB, without a password; from the environment, as MONGODB_URI, with one")
 	keys.StringVar(&c.uriFile, "mongodb-uri-file", "", "`file` that holds the URI of a MongoDB")
 	keys.StringVar(&c.database, "mongodb-database", mongostore.DefaultDatabase, "`name` of the database")
 	keys.StringVar(&c.collection, "mongodb-collection", mongostore.DefaultCollection, "`name` of the collection")
-	c.maxAttempts = config.IntRange{Value: job.DefaultMaxAttempts, Min: 0, Max: math.MaxInt32}
-	keys.Var(&c.maxAttempts, "max-attempts", "how many leases a job is granted before it counts as dead; 0 is no limit")
 	keys.BoolVar(&c.payloadDocument, "payload-document", true, "keep JSON payloads as documents too, so that MongoDB can query them")
 }
 
 // choose settles which store it is: the one that the highest layer names.
 func (c *storeConfig) choose(flags *pflag.FlagSet) error {
-	flag, from, rival := "data-dir", config.Origin{}, ""
-	for _, name := range []string{"data-dir", "mongodb-uri", "mongodb-uri-file"} {
+	flag, from, err := highest(flags, "data-dir", "mongodb-uri", "mongodb-uri-file")
+	if err != nil {
+		return err
+	}
+	if flag != "" && flag != "data-dir" {
+		return c.readURI(flag, from)
+	}
+	for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document"} {
+		if o := config.OriginOf(flags.Lookup(name)); o.Layer == config.FromCommandLine {
+			return usagef("%s is for MongoDB, but jobs would be kept in %s; set MONGODB_URI, or leave it out", o.Name, c.dataDir)
+		}
+	}
+	return nil
+}
+
+// highest returns the flag that the highest layer sets, of flags that exclude each other; none when no layer sets any.
+func highest(flags *pflag.FlagSet, names ...string) (flag string, from config.Origin, err error) {
+	rival := ""
+	for _, name := range names {
 		switch o := config.OriginOf(flags.Lookup(name)); {
 		case o.Layer > from.Layer:
 			flag, from, rival = name, o, ""
@@ -62,19 +89,15 @@ func (c *storeConfig) choose(flags *pflag.FlagSet) error {
 			rival = o.Name
 		}
 	}
-	if rival != "" {
-		return usagef("%s and %s both say where jobs are kept; leave one out", from.Name, rival)
+	if flag != "" && rival != "" {
+		return "", from, usagef("%s and %s both say where jobs are kept; leave one out", from.Name, rival)
 	}
-	switch flag {
-	case "mongodb-uri":
-		if from.Layer == config.FromCommandLine && holdsSecret(c.uri) {
-			return usagef("--mongodb-uri holds a password, which others can read in the list of processes; " +
-				"set MONGODB_URI in the environment, or use --mongodb-uri-file")
-		}
-		if c.uri = strings.TrimSpace(c.uri); c.uri == "" {
-			return usagef("%s is empty", from.Name)
-		}
-	case "mongodb-uri-file":
+	return flag, from, nil
+}
+
+// readURI takes the URI from the flag that holds it, or that names a file which does.
+func (c *storeConfig) readURI(flag string, from config.Origin) error {
+	if flag == "mongodb-uri-file" {
 		content, err := os.ReadFile(c.uriFile)
 		if err != nil {
 			return fmt.Errorf("cannot read the MongoDB URI: %w", err)
@@ -85,13 +108,14 @@ func (c *storeConfig) choose(flags *pflag.FlagSet) error {
 		if strings.ContainsAny(c.uri, " \t\r\n") {
 			return fmt.Errorf("%s: %s must hold one URI and nothing else", from.Name, c.uriFile)
 		}
-	default:
-		for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document"} {
-			if o := config.OriginOf(flags.Lookup(name)); o.Layer == config.FromCommandLine {
-				return usagef("%s is for MongoDB, but jobs would be kept in %s; set MONGODB_URI, or leave it out", o.Name, c.dataDir)
-			}
+	} else {
+		if from.Layer == config.FromCommandLine && holdsSecret(c.uri) {
+			return usagef("--mongodb-uri holds a password, which others can read in the list of processes; " +
+				"set MONGODB_URI in the environment, or use --mongodb-uri-file")
 		}
-		return nil
+		if c.uri = strings.TrimSpace(c.uri); c.uri == "" {
+			return usagef("%s is empty", from.Name)
+		}
 	}
 	c.mongo = true
 	return nil
@@ -130,6 +154,14 @@ func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore
 		}
 		return &openStore{Store: store, name: "embedded store " + c.dataDir, lanes: 1}, nil
 	}
+	store, err := c.openMongoDB(logger)
+	if err != nil {
+		return nil, err
+	}
+	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset}, nil
+}
+
+func (c *storeConfig) openMongoDB(logger *slog.Logger) (*mongostore.Store, error) {
 	store, err := mongostore.Open(mongostore.Options{
 		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value,
 		TextOnly: !c.payloadDocument, Logger: logger,
@@ -137,5 +169,5 @@ func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset}, nil
+	return store, nil
 }

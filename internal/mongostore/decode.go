@@ -80,13 +80,13 @@ func decode(doc bson.Raw, withBody bool) (job.Record, error) {
 func decodeConflict(doc bson.Raw) *job.Conflict {
 	c := job.Conflict{}
 	text := func(key string) string { return textOf(doc.Lookup(key)) }
-	switch text("kind") {
+	switch text(conflictKind) {
 	case conflictNames[job.ConflictEvent]:
 		c.Kind = job.ConflictEvent
 	case conflictNames[job.ConflictPayload]:
 		c.Kind = job.ConflictPayload
 	}
-	c.Event, c.Status, c.Time = text("event"), text("status"), timeOf(doc.Lookup("time"))
+	c.Event, c.Status, c.Time = text(conflictEvent), text(conflictStatus), timeOf(doc.Lookup(conflictTime))
 	return &c
 }
 

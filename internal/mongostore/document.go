@@ -30,6 +30,14 @@ const (
 	fieldWork           = "work"
 )
 
+// The fields of the subdocument last_conflict.
+const (
+	conflictKind   = "kind"
+	conflictEvent  = "event"
+	conflictStatus = "status"
+	conflictTime   = "time"
+)
+
 const (
 	// maxDepth is how deeply a body may nest to be embedded. MongoDB documents 100 levels, and the record is one.
 	maxDepth = 99
@@ -55,10 +63,25 @@ func newUpdate(r *job.Record, n int, object, embed bool) update {
 	top, b := bsoncore.AppendDocumentStart(b)
 
 	insert, b := bsoncore.AppendDocumentElementStart(b, "$setOnInsert")
+	b, u.embedded = appendRecord(b, r, object && embed)
+	b = end(b, insert)
+
+	inc, b := bsoncore.AppendDocumentElementStart(b, "$inc")
+	b = end(bsoncore.AppendInt32Element(b, fieldDeliveries, int32(n)), inc)
+	seen, b := bsoncore.AppendDocumentElementStart(b, "$max")
+	b = end(bsoncore.AppendTimeElement(b, fieldLastSeen, r.LastSeen), seen)
+
+	u.bytes = end(b, top)
+	return u
+}
+
+// appendRecord appends what stays as it is while deliveries are counted. With embed set, a body that is one JSON object
+// stands there as a document as well, if BSON can hold it; embedded tells whether it does.
+func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool) {
 	b = appendNonEmpty(b, fieldEvent, r.Event)
 	b = appendNonEmpty(b, fieldStatus, r.Status)
-	if object && embed {
-		b, u.embedded = appendEmbedded(b, r.Body.Data)
+	if embed && r.Body.Kind == job.BodyText {
+		b, embedded = appendEmbedded(b, r.Body.Data)
 	}
 	b = bsoncore.AppendTimeElement(b, fieldFirstSeen, r.FirstSeen)
 	switch r.Body.Kind {
@@ -75,15 +98,15 @@ func newUpdate(r *job.Record, n int, object, embed bool) update {
 	if r.Work.State != job.StateUntracked {
 		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work))
 	}
-	b = end(b, insert)
+	return b, embedded
+}
 
-	inc, b := bsoncore.AppendDocumentElementStart(b, "$inc")
-	b = end(bsoncore.AppendInt32Element(b, fieldDeliveries, int32(n)), inc)
-	seen, b := bsoncore.AppendDocumentElementStart(b, "$max")
-	b = end(bsoncore.AppendTimeElement(b, fieldLastSeen, r.LastSeen), seen)
-
-	u.bytes = end(b, top)
-	return u
+func appendConflict(b []byte, c *job.Conflict) []byte {
+	d, b := bsoncore.AppendDocumentElementStart(b, fieldLastConflict)
+	b = bsoncore.AppendStringElement(b, conflictKind, conflictNames[c.Kind])
+	b = bsoncore.AppendStringElement(b, conflictEvent, c.Event)
+	b = bsoncore.AppendStringElement(b, conflictStatus, c.Status)
+	return end(bsoncore.AppendTimeElement(b, conflictTime, c.Time), d)
 }
 
 func appendNonEmpty(b []byte, key, value string) []byte {

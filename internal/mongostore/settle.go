@@ -112,8 +112,8 @@ func conflictUpdate(n int, c *job.Conflict) bson.D {
 	return bson.D{
 		{Key: "$inc", Value: bson.D{{Key: fieldConflicts, Value: int32(n)}}},
 		{Key: "$set", Value: bson.D{{Key: fieldLastConflict, Value: bson.D{
-			{Key: "kind", Value: conflictNames[c.Kind]}, {Key: "event", Value: c.Event},
-			{Key: "status", Value: c.Status}, {Key: "time", Value: c.Time},
+			{Key: conflictKind, Value: conflictNames[c.Kind]}, {Key: conflictEvent, Value: c.Event},
+			{Key: conflictStatus, Value: c.Status}, {Key: conflictTime, Value: c.Time},
 		}}}},
 	}
 }

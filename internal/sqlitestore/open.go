@@ -28,9 +28,9 @@ const (
 	applicationID = 0x4A4F4231
 	schemaVersion = 1
 
-	// checkpoint lets the write-ahead log grow to 16 MiB before it is emptied into the file: a page that is written again
+	// checkpoint lets the write-ahead log grow to 32 MiB before it is emptied into the file: a page that is written again
 	// and again goes there once, and the writer is held up less often.
-	checkpoint = "wal_autocheckpoint(4000)"
+	checkpoint = "wal_autocheckpoint(8000)"
 
 	// readers bounds the connections that read beside the writer.
 	readers = 4
@@ -81,7 +81,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	if !locked {
 		return nil, fmt.Errorf("%w: another process serves %s; stop it, or choose another --data-dir", ErrInUse, dir)
 	}
-	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: filepath.Join(dir, fileName)}
+	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: File(dir)}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
 	}
@@ -96,11 +96,7 @@ func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	parent, err := os.Open(filepath.Dir(filepath.Clean(dir)))
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return syncFile(filepath.Dir(filepath.Clean(dir)))
 }
 
 func (s *Store) open(ctx context.Context) error {
@@ -114,8 +110,8 @@ func (s *Store) open(ctx context.Context) error {
 		}
 	}
 	// FULL makes every commit wait for the disk. The page cache stays at SQLite's default of 2 MB a connection: the
-	// operating system's cache does as well, and the process stays small.
-	if s.writerDB, err = openDB(s.path, "rw", "synchronous(FULL)", "busy_timeout(5000)", checkpoint); err != nil {
+	// operating system's cache does as well, and the process stays small. A backup is not in WAL mode until it is served.
+	if s.writerDB, err = openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", checkpoint); err != nil {
 		return err
 	}
 	s.writerDB.SetMaxOpenConns(1)

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/spf13/cobra"
+
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+)
+
+func newBackup() *cobra.Command {
+	var store storeConfig
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Copy the embedded store into a file, also while it is served",
+		Long: `Copies the embedded store into a new file, as it is at the beginning. The service may be running, and goes on meanwhile.
+The file appears when it is complete and on the disk; an existing one is not overwritten.
+
+To restore it, stop the service, put the file into a new directory under the name jobonce.db, and serve that directory. A
+delivery that was recorded after the backup is then unknown, and its next repetition is a first one.`,
+		Example: `  jobonce backup /backup/jobonce-2026-01-02.db
+  jobonce backup --data-dir /var/lib/jobonce /backup/jobonce-2026-01-02.db`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("needs one argument, the FILE, and got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			progress, done := newProgress(cmd.ErrOrStderr(), "pages")
+			err := sqlitestore.Backup(cmd.Context(), store.dataDir, args[0], progress)
+			done()
+			switch {
+			case errors.Is(err, fs.ErrExist):
+				return fmt.Errorf("%s exists, and is not overwritten", args[0])
+			case errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("%w; is --data-dir right, and the directory of %s there?", err, args[0])
+			case err != nil:
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: backup of %s\n", printable(args[0]), printable(store.dataDir))
+			return err
+		},
+	}
+	store.declareDataDir(cmd.Flags())
+	fromEnvironment(cmd, "", cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+)
+
+func newCheck() *cobra.Command {
+	var store storeConfig
+	cmd := &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Check the file of the embedded store, or a backup of it",
+		Long: `Reads all of the embedded store's file, or of a backup named as FILE: its structure, its indexes, and whether each job is
+one that JobOnce wrote, payloads against their SHA-256 included. It changes nothing. The service may be running meanwhile;
+what is checked is the state at the beginning.
+
+What is wrong is printed a line each, and the exit code is then 1.`,
+		Example: `  jobonce check
+  jobonce check --data-dir /var/lib/jobonce
+  jobonce check /backup/jobonce-2026-01-02.db`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("needs at most one argument, the FILE, and got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := sqlitestore.File(store.dataDir)
+			if len(args) > 0 {
+				if cmd.Flags().Changed("data-dir") {
+					return usagef("FILE and --data-dir both say what to check; leave one out")
+				}
+				file = args[0]
+			}
+			progress, done := newProgress(cmd.ErrOrStderr(), "jobs")
+			v, err := sqlitestore.Verify(cmd.Context(), file, progress)
+			done()
+			if err != nil {
+				return err
+			}
+			return printVerification(cmd, file, v)
+		},
+	}
+	store.declareDataDir(cmd.Flags())
+	fromEnvironment(cmd, "", cmd.Flags())
+	return cmd
+}
+
+func printVerification(cmd *cobra.Command, file string, v sqlitestore.Verification) error {
+	out := cmd.OutOrStdout()
+	for _, f := range v.Findings {
+		if _, err := fmt.Fprintln(out, printable(f)); err != nil {
+			return err
+		}
+	}
+	if v.Omitted > 0 {
+		if _, err := fmt.Fprintf(out, "and %d more\n", v.Omitted); err != nil {
+			return err
+		}
+	}
+	if n := len(v.Findings) + v.Omitted; n > 0 {
+		return fmt.Errorf("%s: %d findings; restore a backup, or keep a copy of the file before anything is tried", file, n)
+	}
+	_, err := fmt.Fprintf(out, "%s: %d jobs, all in order\n", printable(file), v.Jobs)
+	return err
+}

@@ -1,0 +1,149 @@
+package mongostore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Copied is what became of records that were to be copied.
+type Copied struct {
+	// Written is how many were not there before, Present how many were there already, the same in all.
+	Written, Present int
+	// Differing are the ids of jobs that have another record here. It was left as it is.
+	Differing []string
+}
+
+// Copy writes records of another store as they are, with their payloads, deliveries and work. A job that is recorded here
+// already keeps its record, so copying again does no harm and goes on where an earlier copy ended. When it fails, some
+// may have been written. At most a few MiB should be copied at a time: it is one bulk.
+func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) {
+	var out Copied
+	done, err := s.enter()
+	if err != nil {
+		return out, err
+	}
+	defer done()
+	ctx, endSession := s.session(ctx)
+	defer endSession()
+	pending := make([]copying, len(records))
+	for i := range records {
+		pending[i] = copying{record: &records[i], embed: !s.opts.TextOnly}
+	}
+	slices.SortFunc(pending, func(a, b copying) int { return cmp.Compare(a.record.JobID, b.record.JobID) })
+	pause := newPause()
+	for try := 1; len(pending) > 0; try++ {
+		if pending, err = s.copy(ctx, pending, &out); err != nil {
+			return out, err
+		}
+		if len(pending) > 0 && (try == maxTries || !sleep(ctx, pause.NextBackOff())) {
+			return out, fmt.Errorf("%d jobs could not be copied, job %q among them: %w", len(pending), pending[0].record.JobID, pending[0].why)
+		}
+	}
+	return out, nil
+}
+
+// copying is a record on its way.
+type copying struct {
+	record *job.Record
+	// embed is set while the body may be stored as a document too, embedded when it was in the latest try.
+	embed, embedded bool
+	// why is why it is to be tried again.
+	why error
+}
+
+// copy sends one bulk and counts what came of it. It returns the records that are to be sent again; the error is about
+// one that the database takes in no form.
+func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again []copying, err error) {
+	models := make([]mongo.WriteModel, len(pending))
+	for i := range pending {
+		c := &pending[i]
+		var update bson.Raw
+		update, c.embedded = copyOf(c.record, c.embed)
+		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(c.record.JobID)).SetUpdate(update).SetUpsert(true)
+	}
+	result, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+	var bulk mongo.BulkWriteException
+	if err != nil && (!errors.As(err, &bulk) || bulk.WriteConcernError != nil) {
+		for i := range pending {
+			pending[i].why = s.explain(err)
+		}
+		return pending, nil // whatever was written is found to be there by the next try
+	}
+	failed := make(map[int]mongo.WriteError, len(bulk.WriteErrors))
+	for _, e := range bulk.WriteErrors {
+		failed[e.Index] = e.WriteError
+	}
+	for i, c := range pending {
+		e, bad := failed[i]
+		_, written := result.UpsertedIDs[int64(i)]
+		switch {
+		case bad && (itemFate(e) != fateRefused || c.embedded):
+			// It lost a race, and the next try says to what; or the document is more than this database takes.
+			c.embed, c.why = c.embed && itemFate(e) != fateRefused, e
+			again = append(again, c)
+		case bad:
+			return nil, fmt.Errorf("job %q: the database refuses it: %w", c.record.JobID, e)
+		case written:
+			out.Written++
+		default:
+			if c.why = s.compare(ctx, c.record, out); c.why != nil {
+				again = append(again, c)
+			}
+		}
+	}
+	return again, nil
+}
+
+// compare tells whether a record that is here already is the same.
+func (s *Store) compare(ctx context.Context, want *job.Record, out *Copied) error {
+	r, err := s.readOne(ctx, want.JobID, true)
+	switch {
+	case err != nil:
+		return err
+	case sameRecord(r, *want):
+		out.Present++
+	default:
+		out.Differing = append(out.Differing, want.JobID)
+	}
+	return nil
+}
+
+func sameRecord(a, b job.Record) bool {
+	ca, cb := a.LastConflict, b.LastConflict
+	if (ca == nil) != (cb == nil) || ca != nil && *ca != *cb {
+		return false
+	}
+	a.LastConflict, b.LastConflict = nil, nil
+	return a == b
+}
+
+// copyOf writes the upsert that makes a record as it is, and tells whether the body is in it as a document too.
+func copyOf(r *job.Record, embed bool) (update bson.Raw, embedded bool) {
+	top, b := bsoncore.AppendDocumentStart(make([]byte, 0, 1024+len(r.Body.Data)*5/2))
+	insert, b := bsoncore.AppendDocumentElementStart(b, "$setOnInsert")
+	b, embedded = appendRecord(b, r, embed)
+	b = bsoncore.AppendInt64Element(b, fieldDeliveries, r.Deliveries)
+	if !r.LastSeen.IsZero() {
+		b = bsoncore.AppendTimeElement(b, fieldLastSeen, r.LastSeen)
+	}
+	if !r.PayloadDropped.IsZero() {
+		b = bsoncore.AppendTimeElement(b, fieldPayloadDropped, r.PayloadDropped)
+	}
+	if r.Conflicts > 0 {
+		b = bsoncore.AppendInt64Element(b, fieldConflicts, r.Conflicts)
+	}
+	if c := r.LastConflict; c != nil {
+		b = appendConflict(b, c)
+	}
+	return bson.Raw(end(end(b, insert), top)), embedded
+}

@@ -1,0 +1,301 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+)
+
+// fill records jobs of every kind, and works on some.
+func fill(t *testing.T, s job.Store, jobs int) {
+	t.Helper()
+	lease := time.Minute
+	for i := range jobs {
+		in := job.Input{JobID: fmt.Sprint("job ", i), Event: "e", Mode: job.WorkMode(1 + i%3)}
+		if in.Mode == job.ModeLeased {
+			in.Lease = &lease
+		}
+		switch i % 4 {
+		case 0:
+			in.Body = job.Body{Kind: job.BodyText, Data: fmt.Sprintf(`{"n":%d}`, i)}
+		case 1:
+			in.Body = job.Body{Kind: job.BodyBytes, Data: "\xff\x00"}
+		case 2:
+			in.Body = job.Body{Kind: job.BodyText, Data: strings.Repeat("large", 1000)}
+		}
+		for range 1 + i%2 {
+			d, err := in.Delivery(1 << 20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := s.Record(t.Context(), []job.Delivery{d})[0]
+			if o.Err != nil {
+				t.Fatal(o.Err)
+			}
+			if o.Lease != nil && i%5 == 0 {
+				if err := s.Complete(t.Context(), in.JobID, o.Lease.Token, "done"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func verify(t *testing.T, path string) sqlitestore.Verification {
+	t.Helper()
+	v, err := sqlitestore.Verify(t.Context(), path, func(int64, int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestVerify(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	fill(t, s, 60)
+	// While the store is open, with most of it in the write-ahead log, and after.
+	for range 2 {
+		if v := verify(t, sqlitestore.File(dir)); v.Jobs != 60 || len(v.Findings) > 0 || v.Omitted > 0 {
+			t.Errorf("%+v", v)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestVerifyFinds spoils a file in one respect each, and sees that it is found, by its job where it is about one, and
+// that looking changed nothing.
+func TestVerifyFinds(t *testing.T) {
+	sql := func(query string) func(*testing.T, string) {
+		return func(t *testing.T, path string) { execSQL(t, path, query) }
+	}
+	for _, c := range []struct {
+		name, want string
+		spoil      func(t *testing.T, path string)
+	}{
+		{"body", `job "job 0" has a payload that is not the one delivered`, sql(`UPDATE jobs SET text = '{"n":1}' WHERE job_id = 'job 0'`)},
+		{"large body", `job "job 2" has a payload that is not the one delivered`, sql(`UPDATE large_bodies SET text = 'x' WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
+		{"lost body", `job "job 2" has no payload`, sql(`DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
+		{"stray body", "1 bodies belong to no job", sql(`INSERT INTO large_bodies VALUES (999999, 'x', NULL)`)},
+		{"counter", `job "job 3" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 3'`)},
+		{"state", "unknown name", sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
+		{"lease", `job "job 1" is leased without a token`, sql(`UPDATE jobs SET work_token = NULL WHERE job_id = 'job 1'`)},
+		{"kind", `job "job 1" has a body of unknown kind 7`, sql(`UPDATE jobs SET body_kind = 7 WHERE job_id = 'job 1'`)},
+		{"index", "SQLite: ", sql(`PRAGMA writable_schema = ON;
+			UPDATE sqlite_schema SET sql = replace(sql, 'IS NOT NULL', 'IS NULL') WHERE name = 'jobs_due'`)},
+		{"page", "SQLite: ", func(t *testing.T, path string) {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			overwrite(t, path, int(info.Size()/4096/2)*4096, 4096) // a page in the middle
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, dir, nil)
+			fill(t, s, 60)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			path := sqlitestore.File(dir)
+			c.spoil(t, path)
+			before := sum(t, path)
+			v, err := sqlitestore.Verify(t.Context(), path, func(int64, int64) {})
+			found := strings.Join(v.Findings, "\n")
+			if err != nil {
+				found = err.Error()
+			}
+			if !strings.Contains(found, c.want) {
+				t.Errorf("found %q, want %q", found, c.want)
+			}
+			if sum(t, path) != before {
+				t.Error("the file changed")
+			}
+		})
+	}
+}
+
+func TestVerifyIsBrief(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	fill(t, s, 250)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET deliveries = 0")
+	if v := verify(t, sqlitestore.File(dir)); len(v.Findings) != 100 || v.Omitted != 150 {
+		t.Errorf("%d findings and %d omitted", len(v.Findings), v.Omitted)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	_, path := file(t)
+	newer := filepath.Join(t.TempDir(), "newer")
+	if err := os.Rename(path, newer); err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, newer, "PRAGMA user_version = 99")
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	write(t, foreign, []byte("hello"))
+	empty := filepath.Join(t.TempDir(), "empty")
+	write(t, empty, nil)
+	for file, want := range map[string]error{
+		newer: sqlitestore.ErrNewer, foreign: sqlitestore.ErrForeign, empty: sqlitestore.ErrForeign, foreign + "-not": os.ErrNotExist,
+	} {
+		if v, err := sqlitestore.Verify(t.Context(), file, func(int64, int64) {}); !errors.Is(err, want) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %+v, %v; want %v", file, v, err, want)
+		}
+	}
+}
+
+// TestBackup takes backups while the store is written to: each is a state that the store was in, complete up to a job.
+func TestBackup(t *testing.T) {
+	dir, into := t.TempDir(), t.TempDir()
+	s := open(t, dir, nil)
+	fill(t, s, 60)
+	stop := make(chan struct{})
+	var writer sync.WaitGroup
+	recorded := make(chan struct{}, 1)
+	writer.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			record(t, s, fmt.Sprint("while ", i))
+			select {
+			case recorded <- struct{}{}:
+			default:
+			}
+		}
+	})
+	for n := range 5 {
+		<-recorded
+		file := filepath.Join(into, fmt.Sprint("backup ", n))
+		var done, total int64
+		if err := sqlitestore.Backup(t.Context(), dir, file, func(d, of int64) { done, total = d, of }); err != nil {
+			t.Fatal(err)
+		}
+		if done != total || total == 0 {
+			t.Errorf("progress ended at %d of %d", done, total)
+		}
+	}
+	close(stop)
+	writer.Wait()
+	before := int64(60)
+	for n := range 5 {
+		file := filepath.Join(into, fmt.Sprint("backup ", n))
+		v := verify(t, file)
+		if v.Jobs < before || len(v.Findings) > 0 {
+			t.Errorf("backup %d: %+v", n, v)
+		}
+		before = v.Jobs
+		wantFirst(t, restored(t, file), v.Jobs)
+	}
+	wantFiles(t, into, 5)
+}
+
+// restored opens a backup in the way that the command's help gives.
+func restored(t *testing.T, file string) *sqlitestore.Store {
+	t.Helper()
+	dir := t.TempDir()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, sqlitestore.File(dir), data)
+	return open(t, dir, nil)
+}
+
+// wantFirst wants the first n jobs and no other.
+func wantFirst(t *testing.T, s *sqlitestore.Store, n int64) {
+	t.Helper()
+	i := int64(0)
+	for r, err := range s.All(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprint("job ", i)
+		if i >= 60 {
+			want = fmt.Sprint("while ", i-60)
+		}
+		if r.JobID != want {
+			t.Fatalf("job %d is %q, want %q", i, r.JobID, want)
+		}
+		i++
+	}
+	if c, err := s.Count(t.Context()); i != n || c != n || err != nil {
+		t.Errorf("%d jobs, counted %d, %v; want %d", i, c, err, n)
+	}
+	if o := record(t, s, "after"); !o.Verdict.FirstDelivery {
+		t.Errorf("the restored store does not record: %+v", o.Verdict)
+	}
+}
+
+// wantFiles wants a number of files, which only their owner can read, and nothing half done.
+func wantFiles(t *testing.T, dir string, n int) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != n {
+		t.Errorf("%v, %v; want %d", entries, err, n)
+	}
+	for _, path := range names(dir, entries) {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+}
+
+func TestBackupRefuses(t *testing.T) {
+	dir, _ := file(t)
+	into := t.TempDir()
+	taken := filepath.Join(into, "taken")
+	write(t, taken, []byte("precious"))
+	none := func(int64, int64) {}
+	if err := sqlitestore.Backup(t.Context(), dir, taken, none); !errors.Is(err, os.ErrExist) {
+		t.Errorf("onto a file: %v", err)
+	}
+	if err := sqlitestore.Backup(t.Context(), t.TempDir(), filepath.Join(into, "b"), none); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := sqlitestore.Backup(t.Context(), dir, filepath.Join(into, "no", "b"), none); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("into no directory: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := sqlitestore.Backup(cancelled, dir, filepath.Join(into, "b"), none); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if data, err := os.ReadFile(taken); string(data) != "precious" || err != nil {
+		t.Errorf("the file that was there holds %q, %v", data, err)
+	}
+	wantFiles(t, into, 1)
+}
+
+func TestAllOfAClosedStore(t *testing.T) {
+	s := open(t, t.TempDir(), nil)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range s.All(t.Context()) {
+		if !errors.Is(err, job.ErrUnavailable) {
+			t.Errorf("%v", err)
+		}
+	}
+	if _, err := s.Count(t.Context()); !errors.Is(err, job.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+}
