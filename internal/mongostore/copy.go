@@ -83,6 +83,7 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 	for _, e := range bulk.WriteErrors {
 		failed[e.Index] = e.WriteError
 	}
+	var there []copying
 	for i, c := range pending {
 		e, bad := failed[i]
 		_, written := result.UpsertedIDs[int64(i)]
@@ -96,26 +97,45 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 		case written:
 			out.Written++
 		default:
-			if c.why = s.compare(ctx, c.record, out); c.why != nil {
-				again = append(again, c)
-			}
+			there = append(there, c)
 		}
 	}
-	return again, nil
+	return append(again, s.compare(ctx, there, out)...), nil
 }
 
-// compare tells whether a record that is here already is the same.
-func (s *Store) compare(ctx context.Context, want *job.Record, out *Copied) error {
-	r, err := s.readOne(ctx, want.JobID, true)
-	switch {
-	case err != nil:
-		return err
-	case sameRecord(r, *want):
-		out.Present++
-	default:
-		out.Differing = append(out.Differing, want.JobID)
+// compare counts the records that are here already, by whether they are the same. It returns those of which that could
+// not be found out.
+func (s *Store) compare(ctx context.Context, there []copying, out *Copied) (again []copying) {
+	if len(there) == 0 {
+		return nil
 	}
-	return nil
+	ids := make(bson.A, len(there))
+	for i, c := range there {
+		ids[i] = c.record.JobID
+	}
+	found, _, err := s.findRecords(ctx, bson.D{{Key: fieldJobID, Value: bson.D{{Key: "$in", Value: ids}}}}, nil, 0, nil)
+	if err != nil {
+		for i := range there {
+			there[i].why = s.explain(err)
+		}
+		return there
+	}
+	records := make(map[string]job.Record, len(found))
+	for _, r := range found {
+		records[r.JobID] = r
+	}
+	for _, c := range there {
+		switch r, ok := records[c.record.JobID]; {
+		case !ok: // deleted since
+			c.why = job.ErrNotFound
+			again = append(again, c)
+		case sameRecord(r, *c.record):
+			out.Present++
+		default:
+			out.Differing = append(out.Differing, c.record.JobID)
+		}
+	}
+	return again
 }
 
 func sameRecord(a, b job.Record) bool {
