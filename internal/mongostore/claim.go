@@ -39,16 +39,29 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	}
 	ctx, endSession := s.session(ctx)
 	defer endSession()
+	c := &claim{Store: s, req: req, order: map[string]int{}, granted: map[string]job.Work{}}
+	return c.run(ctx)
+}
 
-	var (
-		order   = map[string]int{}      // of what was due, the oldest first
-		granted = map[string]job.Work{} // what this call tried to put under leases, by their tokens
-		unknown bool                    // a lease may have been granted, or be granted later still
-		failed  error                   // the last failure
-		fated   fate
-	)
-	pause := newPause()
-	caller := ctx
+// claim is one call of Claim.
+type claim struct {
+	*Store
+	req job.ClaimRequest
+
+	// order is that of what was due, the oldest first: below zero, and what is not in it comes last.
+	order map[string]int
+	// granted is what this call tried to put under leases, by their tokens.
+	granted map[string]job.Work
+
+	// unknown is set once a lease may have been granted, or may be granted later still.
+	unknown bool
+	// failed is the last failure, fated its fate.
+	failed error
+	fated  fate
+}
+
+func (c *claim) run(caller context.Context) ([]job.Claimed, error) {
+	ctx, pause := caller, newPause()
 	for round := 1; ; round++ {
 		if round == 2 {
 			// Leases may be granted by now. Whoever asked for them may leave, but which they are must be known, so that they
@@ -57,46 +70,40 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 			ctx, stop = outlast(caller, claimSettleTime)
 			defer stop()
 		}
-		held, f, err := s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
-		if len(held) > 0 && err == nil {
-			// What an earlier call of the same request got comes last.
-			slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(order[a.JobID], order[b.JobID]) })
-			var claimed []job.Claimed
-			if claimed, err = s.claimed(ctx, held, granted, req); err == nil {
-				return claimed, nil
-			}
-			f = fateRetry // it is read again
+		claimed, f, err := c.held(ctx)
+		if len(claimed) > 0 {
+			return claimed, nil
 		}
-		if round > maxClaimRounds || round > 1 && caller.Err() != nil || round > 1 && !sleep(ctx, pause.NextBackOff()) {
-			break
+		if round > maxClaimRounds || round > 1 && (caller.Err() != nil || !sleep(ctx, pause.NextBackOff())) {
+			return nil, c.failure(caller)
 		}
+		nothing := false
 		if err == nil {
-			var n int
-			n, f, err = s.leaseDue(ctx, req, order, granted)
-			if err == nil && n == 0 {
-				if unknown {
-					break
-				}
-				// Between the two reads a lease of the request that had lapsed may have been renewed.
-				if held, f, err = s.findRecords(ctx, s.heldBy(req.RequestID, s.now()), nil, 1, nil); err == nil && len(held) == 0 {
-					return nil, nil
-				}
-			}
+			nothing, f, err = c.leaseDue(ctx)
 		}
-		if err != nil {
-			failed, fated, unknown = err, f, unknown || f == fateUnknown
-			if f == fateUnsent {
-				break
-			}
+		if nothing || err != nil && c.note(f, err) {
+			return nil, c.failure(caller)
 		}
 	}
-	if unknown {
-		fated = fateUnknown
+}
+
+// note keeps a failure. It tells whether trying again is no use.
+func (c *claim) note(f fate, err error) (hopeless bool) {
+	c.failed, c.fated = err, f
+	c.unknown = c.unknown || f == fateUnknown
+	return f == fateUnsent
+}
+
+// failure is the error of a claim that got nothing; nil when nothing went wrong on the way, or nothing that matters: then
+// nothing was due, or others were faster every time.
+func (c *claim) failure(caller context.Context) error {
+	switch {
+	case c.failed == nil:
+		return nil
+	case c.unknown:
+		return ended(caller, fateUnknown, c.failed)
 	}
-	if failed != nil {
-		return nil, ended(caller, fated, failed)
-	}
-	return nil, nil // others were faster every time
+	return ended(caller, c.fated, c.failed)
 }
 
 // outlast is the caller's context, but ends only a while after it.
@@ -109,44 +116,66 @@ func outlast(caller context.Context, while time.Duration) (context.Context, cont
 	}
 }
 
-// leaseDue tries to lease what is due, as much as the request takes, and notes its order. It returns how much that was;
-// how much of it was got shows only when it is read.
-func (s *Store) leaseDue(ctx context.Context, req job.ClaimRequest, order map[string]int, granted map[string]job.Work) (int, fate, error) {
+// held is the answer if the request holds leases, granted by this call or by an earlier one; it is empty when it holds none.
+func (c *claim) held(ctx context.Context) ([]job.Claimed, fate, error) {
+	held, f, err := c.findRecords(ctx, c.heldBy(c.req.RequestID, c.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
+	if err != nil || len(held) == 0 {
+		return nil, f, err
+	}
+	// What an earlier call of the same request got comes last.
+	slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(c.order[a.JobID], c.order[b.JobID]) })
+	claimed, err := c.tell(ctx, held)
+	return claimed, fateRetry, err
+}
+
+// leaseDue tries to lease what is due, as much as the request takes; how much of it was got shows only when it is read.
+// nothing is true when nothing is due and the request holds nothing.
+func (c *claim) leaseDue(ctx context.Context) (nothing bool, _ fate, _ error) {
 	bytes := 0
-	due, f, err := s.findRecords(ctx, dueFilter(s.now(), req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, req.Max,
+	due, f, err := c.findRecords(ctx, dueFilter(c.now(), c.req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, c.req.Max,
 		func(r *job.Record) bool {
 			bytes += len(r.Body.Data)
-			return bytes <= req.MaxBytes
+			return bytes <= c.req.MaxBytes
 		})
-	if err != nil || len(due) == 0 {
-		return 0, f, err
+	switch {
+	case err != nil:
+		return false, f, err
+	case len(due) == 0 && c.unknown:
+		return true, f, nil
+	case len(due) == 0:
+		// Between the two reads a lease of the request that had lapsed may have been renewed.
+		held, f, err := c.findRecords(ctx, c.heldBy(c.req.RequestID, c.now()), nil, 1, nil)
+		if err == nil && len(held) == 0 {
+			c.failed = nil
+			return true, f, nil
+		}
+		return false, f, err
 	}
 	for i := range due {
-		order[due[i].JobID] = i - len(due)
+		c.order[due[i].JobID] = i - len(due)
 	}
-	f, err = s.lease(ctx, req, due, granted)
-	return len(due), f, err
+	f, err = c.lease(ctx, due)
+	return false, f, err
 }
 
 // lease tries to put each record under a lease of the request. Some may fail; the database tells which succeeded only by
 // being read. Sorted by key, so that overlapping bulks cannot deadlock.
-func (s *Store) lease(ctx context.Context, req job.ClaimRequest, due []job.Record, granted map[string]job.Work) (fate, error) {
-	now := s.now()
-	due = slices.Clone(due)
+func (c *claim) lease(ctx context.Context, due []job.Record) (fate, error) {
+	now := c.now()
 	slices.SortFunc(due, func(a, b job.Record) int { return cmp.Compare(a.JobID, b.JobID) })
 	models := make([]mongo.WriteModel, len(due))
 	for i := range due {
-		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
-			MaxAttempts: s.opts.MaxAttempts}, now)
-		granted[next.Token] = next
+		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID,
+			MaxAttempts: c.opts.MaxAttempts}, now)
+		c.granted[next.Token] = next
 		models[i] = mongo.NewUpdateOneModel().SetFilter(asRead(&due[i])).SetUpdate(setWork(&next))
 	}
 	tracked, sent := track(ctx)
-	_, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
+	_, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
 	if err == nil {
 		return 0, nil
 	}
-	s.log.Warn("a claim failed, wholly or in part", "store", s.String(), "jobs", len(due), "error", s.explain(err))
+	c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(due), "error", c.explain(err))
 	return writeFate(err, sent), err
 }
 
@@ -159,27 +188,27 @@ func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 	}
 }
 
-// claimed is the answer to a claim that holds the records, as much as the request takes. A lease that an earlier call with
-// the same request id was granted is marked as told again. The error says that one could not be, because it was changed at
-// the same time, for example.
-func (s *Store) claimed(ctx context.Context, held []job.Record, granted map[string]job.Work, req job.ClaimRequest) ([]job.Claimed, error) {
+// tell makes the answer of the records that are held, as much as the request takes. A lease that an earlier call with the
+// same request id was granted is marked as told again. The error says that one could not be, because it was changed at the
+// same time, for example.
+func (c *claim) tell(ctx context.Context, held []job.Record) ([]job.Claimed, error) {
 	var out []job.Claimed
 	bytes := 0
 	for _, r := range held {
-		if bytes += len(r.Body.Data); len(out) == req.Max || len(out) > 0 && bytes > req.MaxBytes {
+		if bytes += len(r.Body.Data); len(out) == c.req.Max || len(out) > 0 && bytes > c.req.MaxBytes {
 			break
 		}
-		work, mine := granted[r.Work.Token]
+		work, mine := c.granted[r.Work.Token]
 		if mine {
 			r.Work = work // as granted, whatever another call has marked since
 		} else {
 			next := r.Work.Retell()
-			if _, err := s.swap(ctx, &r, &next); err != nil {
+			if _, err := c.swap(ctx, &r, &next); err != nil {
 				return nil, err
 			}
 			r.Work = next
 		}
-		out = append(out, job.Claimed{Record: r, Lease: r.Work.Lease(s.now()), Granted: mine})
+		out = append(out, job.Claimed{Record: r, Lease: r.Work.Lease(c.now()), Granted: mine})
 	}
 	return out, nil
 }
