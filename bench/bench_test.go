@@ -262,3 +262,17 @@ func TestChildEndsWithItsInput(t *testing.T) {
 		t.Errorf("a spec that cannot be: %v", err)
 	}
 }
+
+func TestWholeTicks(t *testing.T) {
+	for most, want := range map[float64]string{
+		11_700: "0 2000 4000 6000 8000 10000", 27_500: "0 5000 10000 15000 20000 25000", 100: "0 20 40 60 80 100", 45: "0 10 20 30 40",
+	} {
+		var labels []string
+		for _, tick := range wholeTicks(0, most) {
+			labels = append(labels, tick.Label)
+		}
+		if got := strings.Join(labels, " "); got != want {
+			t.Errorf("up to %v: %s, want %s", most, got, want)
+		}
+	}
+}

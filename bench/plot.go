@@ -71,6 +71,7 @@ func chart(r *results, title string, s store, kinds []string) *plot.Plot {
 	p.X.Label.Text = "callers"
 	p.Y.Label.Text = "deliveries a second (median)"
 	p.Y.Min = 0
+	p.Y.Tick.Marker = plot.TickerFunc(wholeTicks)
 	p.Legend.Top, p.Legend.Left = true, true
 	var names []string
 	for _, n := range callers {
@@ -97,4 +98,20 @@ func chart(r *results, title string, s store, kinds []string) *plot.Plot {
 	}
 	p.Y.Max *= 1.35 // room for the legend
 	return p
+}
+
+// wholeTicks are four to ten ticks at round whole numbers, all with a label.
+func wholeTicks(least, most float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10(max(most-least, 10)/4)))
+	for _, factor := range []float64{5, 2} {
+		if (most-least)/(step*factor) >= 4 {
+			step *= factor
+			break
+		}
+	}
+	var ticks []plot.Tick
+	for v := math.Ceil(least/step) * step; v <= most; v += step {
+		ticks = append(ticks, plot.Tick{Value: v, Label: fmt.Sprintf("%.0f", v)})
+	}
+	return ticks
 }
