@@ -132,7 +132,14 @@ func (c *connection) explain(err error) error {
 		return fmt.Errorf("%w; it may be recorded: repeat it with --request-id %s", err, failed.RequestID)
 	case failed.Code == codes.Unavailable && failed.ReasonText == "":
 		return fmt.Errorf("%w; is the service running at %s, and are --server and --tls right?", err, c.server)
+	case fieldFlags[failed.Field] != "":
+		return fmt.Errorf("%w (the flag is --%s)", err, fieldFlags[failed.Field])
 	default:
 		return err
 	}
+}
+
+// fieldFlags are the flags that set a field of another name, which errors name.
+var fieldFlags = map[string]string{
+	"lease_duration": "lease", "retry_delay": "delay", "events": "event", "payload_bytes": "payload",
 }
