@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -46,6 +47,9 @@ type waiter struct {
 
 // record makes one attempt of a RecordDelivery call.
 func (q *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md) > 0 {
+		return attempt(ctx, q.service.RecordDelivery, req) // what its caller sends beside it, a batch cannot carry
+	}
 	q.mu.Lock()
 	if q.underWay < maxUnderWay {
 		q.underWay++

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -319,6 +321,40 @@ func TestBatchedAnswersAreWhole(t *testing.T) {
 		}
 		if o := <-reclaimed; o.err != nil || o.resp.GetJob().GetPayload() != "the body" {
 			t.Errorf("reclaimed: %v, %v", o.resp, o.err)
+		}
+	})
+}
+
+// TestMetadataGoesWithItsCall: a call that has metadata of its own is no part of a batch, which could not carry it.
+func TestMetadataGoesWithItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		c.answer = func(ctx context.Context, req *request) (*response, error) {
+			if got := metadata.ValueFromIncomingContext(ctx, "x-trace"); !slices.Equal(got, []string{req.GetJobId()}) && req.GetEvent() != "" {
+				t.Errorf("%s came with %q", req.GetJobId(), got)
+			}
+			return &response{StartWork: true}, nil
+		}
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		var got []<-chan outcome
+		for i := range 10 {
+			ctx, req := t.Context(), &request{JobId: fmt.Sprint("job-", i)}
+			if i%2 == 0 {
+				ctx, req.Event = metadata.AppendToOutgoingContext(ctx, "x-trace", req.GetJobId()), "traced"
+			}
+			got = append(got, call(ctx, cl, req))
+		}
+		for range 9 {
+			c.let <- struct{}{}
+		}
+		for _, g := range got {
+			if o := <-g; o.err != nil {
+				t.Error(o.err)
+			}
+		}
+		if len(c.singles) != 9 || len(c.batches) != 1 || len(c.batches[0]) != 5 {
+			t.Errorf("single calls %q, batches %q", c.singles, c.batches)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func WithTLS(config *tls.Config) Option {
 
 // WithoutBatching sends every delivery in a call of its own. Otherwise deliveries that are recorded at the same time, and
 // more than a few, share calls: each keeps its deadline, its request_id and its error, one alone is sent at once either
-// way, and a busy program does several times as many.
+// way, and a busy program does several times as many. A call whose context has outgoing metadata always goes alone.
 func WithoutBatching() Option {
 	return func(o *options) { o.alone = true }
 }
