@@ -1,0 +1,248 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+func queuedLife(t *testing.T, e Env) {
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 1)
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 2)
+	want(t, record(t, e.Store, queued("j", "r2")), job.Pending, false, false, 3)
+	want(t, record(t, e.Store, input("j", "r3")), job.Pending, false, false, 4)
+
+	got := claim(t, e.Store, "c1", 5)
+	if len(got) != 1 {
+		t.Fatalf("claimed %d jobs, want 1", len(got))
+	}
+	checkLease(t, got[0].Lease, e)
+	if r := got[0].Record; r.JobID != "j" || r.Body != queued("j", "").Body || r.Work.Attempts != 1 || r.Work.Mode != job.ModeQueued {
+		t.Errorf("claimed %+v", r)
+	}
+	want(t, record(t, e.Store, queued("j", "r1")), job.First, false, true, 5)
+	want(t, record(t, e.Store, leased("j", "r2")), job.InProgress, false, false, 6)
+	if more := claim(t, e.Store, "c2", 5); len(more) != 0 {
+		t.Errorf("claimed what is leased: %+v", more)
+	}
+	again := claim(t, e.Store, "c1", 5)
+	if len(again) != 1 || again[0].Lease.Token != got[0].Lease.Token || again[0].Record.Body != got[0].Record.Body {
+		t.Errorf("the same request got %+v", again)
+	}
+	if err := e.Store.Complete(t.Context(), "j", got[0].Lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	if again := claim(t, e.Store, "c1", 5); len(again) != 0 {
+		t.Errorf("the same request got %d completed jobs", len(again))
+	}
+	// A delivery that asks for a lease takes queued work that is due.
+	record(t, e.Store, queued("k", "r1"))
+	o := record(t, e.Store, leased("k", "r2"))
+	want(t, o, job.Reclaimed, true, false, 2)
+	wantLease(t, o, e)
+}
+
+func claimsOldestFirst(t *testing.T, e Env) {
+	var ids []string
+	for i := range 7 {
+		id := fmt.Sprintf("job-%d", 9-i)
+		in := queued(id, "")
+		in.Event = []string{"a", "b"}[i%2]
+		in.Body = job.Body{}
+		record(t, e.Store, in)
+		ids = append(ids, id)
+		e.Clock.Advance(time.Second)
+	}
+	record(t, e.Store, input("untracked", ""))
+	names := func(got []job.Claimed) (out []string) {
+		for _, c := range got {
+			out = append(out, c.Record.JobID)
+		}
+		return out
+	}
+	for i, c := range []struct {
+		n      int
+		events []string
+		want   []string
+	}{
+		{2, nil, ids[:2]},
+		{2, []string{"b"}, []string{ids[3], ids[5]}},
+		{1, []string{"b", "c"}, nil},
+		{10, []string{"a", "c"}, []string{ids[2], ids[4], ids[6]}},
+		{10, nil, nil},
+	} {
+		if diff := cmp.Diff(c.want, names(claim(t, e.Store, fmt.Sprint("c", i), c.n, c.events...))); diff != "" {
+			t.Errorf("claim %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+func claimFitsTheReply(t *testing.T, e Env) {
+	for i := range 4 {
+		in := queued(fmt.Sprintf("job-%d", i), "")
+		in.Body = job.Body{Kind: job.BodyText, Data: strings.Repeat("x", 600<<10)}
+		record(t, e.Store, in)
+		e.Clock.Advance(time.Second)
+	}
+	for i, want := range []int{1, 2, 1} {
+		bytes := []int{100, 1300 << 10, 3 << 20}[i]
+		got, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: fmt.Sprint(i), Max: 10, Lease: lease, MaxBytes: bytes})
+		if err != nil || len(got) != want {
+			t.Errorf("claim within %d bytes: %d jobs, %v; want %d", bytes, len(got), err, want)
+		}
+	}
+}
+
+func attemptsRunOut(t *testing.T, e Env) {
+	record(t, e.Store, leased("by delivery", ""))
+	record(t, e.Store, queued("by claim", ""))
+	for n := range int32(MaxAttempts) {
+		if n > 0 {
+			o := record(t, e.Store, leased("by delivery", ""))
+			want(t, o, job.Reclaimed, true, false, int64(n)+1)
+		}
+		if got := claim(t, e.Store, fmt.Sprint("c", n), 1); len(got) != 1 || got[0].Record.Work.Attempts != n+1 {
+			t.Fatalf("attempt %d: %+v", n+1, got)
+		}
+		wantState(t, e.Store, "by delivery", job.StateLeased, n+1)
+		e.Clock.Advance(2 * lease)
+	}
+	record(t, e.Store, queued("behind", ""))
+	o := record(t, e.Store, leased("by delivery", ""))
+	want(t, o, job.Dead, false, false, MaxAttempts+1)
+	// The dead one makes room for the next.
+	if got := claim(t, e.Store, "last", 1); len(got) != 1 || got[0].Record.JobID != "behind" {
+		t.Errorf("claimed %+v, want the job behind the dead one", got)
+	}
+	for _, id := range []string{"by delivery", "by claim"} {
+		if w := wantState(t, e.Store, id, job.StateDead, MaxAttempts); w.Error == "" || w.Token != "" {
+			t.Errorf("%s: dead with %+v", id, w)
+		}
+	}
+}
+
+func unclaimedWorkIsFree(t *testing.T, e Env) {
+	for i := range 3 {
+		record(t, e.Store, queued(fmt.Sprint("job-", i), ""))
+	}
+	got := claim(t, e.Store, "c1", 3)
+	if len(got) != 3 {
+		t.Fatalf("claimed %d", len(got))
+	}
+	if err := e.Store.Complete(t.Context(), got[2].Record.JobID, got[2].Lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // repeated, it changes nothing
+		if err := e.Store.Unclaim(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantState(t, e.Store, got[2].Record.JobID, job.StateCompleted, 1)
+	again := claim(t, e.Store, "c2", 3)
+	if len(again) != 2 {
+		t.Fatalf("claimed %d again, want 2", len(again))
+	}
+	for _, c := range again {
+		before := got[slices.IndexFunc(got, func(g job.Claimed) bool { return g.Record.JobID == c.Record.JobID })]
+		if c.Record.Work.Attempts != 1 || c.Lease.Generation <= before.Lease.Generation || c.Lease.Token == before.Lease.Token {
+			t.Errorf("after it was given back: %+v, %+v", c.Record.Work, c.Lease)
+		}
+		lost(t, "Complete what was given back", func() error {
+			return e.Store.Complete(t.Context(), c.Record.JobID, before.Lease.Token, "")
+		})
+	}
+}
+
+// toldLeasesStay: what a repeated call was told of, the first call cannot give back, nor the second what it only found.
+func toldLeasesStay(t *testing.T, e Env) {
+	record(t, e.Store, queued("j", ""))
+	first := claim(t, e.Store, "c1", 1)
+	second := claim(t, e.Store, "c1", 1)
+	if len(first) != 1 || len(second) != 1 || !first[0].Granted || second[0].Granted || first[0].Lease.Token != second[0].Lease.Token {
+		t.Fatalf("claimed %+v, then %+v", first, second)
+	}
+	for _, claims := range [][]job.Claimed{first, second} {
+		if err := e.Store.Unclaim(t.Context(), claims); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, e.Store, "j", job.StateLeased, 1)
+	}
+	if _, err := e.Store.Renew(t.Context(), "j", second[0].Lease.Token, lease); err != nil {
+		t.Errorf("the lease that the second call was told of: %v", err)
+	}
+}
+
+// raceForTheWork has many callers want the same free work, by delivery and by claim: each job goes to one of them.
+func raceForTheWork(t *testing.T, e Env) {
+	const workers = 6
+	ids := jobIDs(12)
+	for _, id := range ids {
+		record(t, e.Store, queued(id, ""))
+	}
+	var mu sync.Mutex
+	holders := map[string][]job.Lease{}
+	got := func(id string, l job.Lease) {
+		mu.Lock()
+		defer mu.Unlock()
+		holders[id] = append(holders[id], l)
+	}
+	together(workers, func(w int) {
+		if w%2 == 0 {
+			for i := 0; ; i++ {
+				c, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: fmt.Sprintf("c-%d-%d", w, i), Max: 3, Lease: lease, MaxBytes: 1 << 20})
+				if err != nil {
+					t.Error(err)
+				}
+				for _, one := range c {
+					got(one.Record.JobID, one.Lease)
+				}
+				if len(c) == 0 {
+					return
+				}
+			}
+		}
+		for _, id := range ids {
+			o := e.Store.Record(t.Context(), []job.Delivery{check(t, leased(id, ""))})[0]
+			if o.Err != nil {
+				t.Error(o.Err)
+			}
+			if o.Lease != nil != o.Verdict.StartWork {
+				t.Errorf("%s: start %t, lease %+v", id, o.Verdict.StartWork, o.Lease)
+			}
+			if o.Lease != nil {
+				got(id, *o.Lease)
+			}
+		}
+	})
+	for _, id := range ids {
+		if len(holders[id]) != 1 {
+			t.Errorf("%s was leased to %d callers", id, len(holders[id]))
+		}
+		wantState(t, e.Store, id, job.StateLeased, 1)
+	}
+}
+
+func workBatch(t *testing.T, e Env) {
+	out := e.Store.Record(t.Context(), []job.Delivery{
+		check(t, leased("l", "r1")), check(t, queued("q", "r1")), check(t, leased("l", "r2")), check(t, leased("q", "r2")),
+		check(t, leased("l", "r1")), check(t, input("q", "r3")), check(t, queued("q", "r1")),
+	})
+	want(t, out[0], job.First, true, true, 1)
+	want(t, out[1], job.First, false, true, 1)
+	want(t, out[2], job.InProgress, false, false, 2)
+	want(t, out[3], job.Reclaimed, true, false, 2)
+	want(t, out[4], job.First, true, true, 3)
+	want(t, out[5], job.InProgress, false, false, 3)
+	want(t, out[6], job.First, false, true, 4)
+	if a, b := wantLease(t, out[0], e), wantLease(t, out[4], e); a.Token != b.Token {
+		t.Errorf("the replay in one batch got another lease: %+v, %+v", a, b)
+	}
+	wantLease(t, out[3], e)
+}
