@@ -283,7 +283,8 @@ func (s *Store) find(ctx context.Context, groups []*group) (map[string]job.Recor
 	if len(groups) > 1 {
 		f = filterAll(groups)
 	}
-	cursor, err := s.coll.Find(ctx, f, options.Find().SetProjection(withoutBody).SetBatchSize(int32(len(groups)+1)))
+	cursor, err := s.coll.Find(ctx, f, options.Find().SetProjection(withoutBody).
+		SetLimit(int64(len(groups))).SetBatchSize(int32(len(groups)+1)))
 	if err != nil {
 		return nil, err
 	}
