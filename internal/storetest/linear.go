@@ -41,7 +41,7 @@ func RunLinearizability(t *testing.T, factory Factory) {
 	t.Logf("JOBONCE_TEST_SEED=%d repeats the choices, though not the interleaving", seed)
 	done := 0
 	for n := 0; done < operations; n++ {
-		h := newHistory(e, rand.New(rand.NewPCG(seed, uint64(n))), n)
+		h := newHistory(e, rand.New(rand.NewPCG(seed, uint64(n))), fmt.Sprintf("linear-%d", n))
 		h.run(t)
 		done += len(h.operations)
 		if !h.explained(t) {
@@ -56,7 +56,7 @@ func CheckCatches(t *testing.T, factory Factory, broken func(job.Store) job.Stor
 	e := factory(t)
 	e.Store = broken(e.Store)
 	for n := range 50 {
-		h := newHistory(e, rand.New(rand.NewPCG(1, uint64(n))), n)
+		h := newHistory(e, rand.New(rand.NewPCG(1, uint64(n))), fmt.Sprintf("linear-%d", n))
 		h.run(t)
 		if porcupine.CheckOperations(linearModel, h.operations) {
 			continue
@@ -99,9 +99,8 @@ type history struct {
 	leases     []refLease
 }
 
-func newHistory(e Env, rng *rand.Rand, n int) *history {
-	return &history{Env: e, driver: driver{e.Store, fmt.Sprintf("linear-%d", n)}, rng: rng, jobID: fmt.Sprintf("linear-%d", n),
-		began: time.Now(), leases: []refLease{{token: "never was"}}}
+func newHistory(e Env, rng *rand.Rand, jobID string) *history {
+	return &history{Env: e, driver: driver{e.Store, jobID}, rng: rng, jobID: jobID, began: time.Now(), leases: []refLease{{token: "never was"}}}
 }
 
 // run does bursts of concurrent operations, and moves the clock between them.

@@ -8,7 +8,7 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-const lease = time.Minute
+const lease = LeaseTime
 
 // leased is a delivery that asks for a lease, queued one whose work is for workers.
 func leased(jobID, requestID string) job.Input {
