@@ -192,6 +192,7 @@ func (q *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliver
 	case err != nil && err.Code == codes.NotFound:
 		return resp, nil // deleted meanwhile: there is nothing to add
 	case err != nil:
+		err.OutcomeUnknown = true // The read wrote nothing, but the delivery before it is recorded.
 		return nil, err
 	}
 	if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {

@@ -358,3 +358,40 @@ func TestMetadataGoesWithItsCall(t *testing.T) {
 		}
 	})
 }
+
+// TestFailureAfterABatchedAnswer: when what an answer lacks cannot be read, the delivery is recorded all the same, and the
+// error must not say otherwise, whatever it is.
+func TestFailureAfterABatchedAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		disposition joboncev1.Disposition
+		failure     error
+	}{
+		"completed, refused": {joboncev1.Disposition_DISPOSITION_COMPLETED, failure(codes.Unavailable, "STORE_UNAVAILABLE", "away", "", 0)},
+		"reclaimed, refused": {joboncev1.Disposition_DISPOSITION_RECLAIMED, failure(codes.Unavailable, "STORE_UNAVAILABLE", "away", "", 0)},
+		"reclaimed, too large": {
+			joboncev1.Disposition_DISPOSITION_RECLAIMED, failure(codes.FailedPrecondition, "PAYLOAD_TOO_LARGE", "too large", "", 0),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				crowd := newCrowd()
+				crowd.answer = func(_ context.Context, req *request) (*response, error) {
+					return &response{Disposition: c.disposition, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}, nil
+				}
+				f := crowd.fake()
+				f.get = func(context.Context, *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+					return nil, c.failure
+				}
+				cl, _ := start(t, f, client.WithoutRetry())
+				crowd.hold(t, cl)
+				one, two := call(t.Context(), cl, &request{JobId: "one"}), call(t.Context(), cl, &request{JobId: "two"})
+				crowd.release()
+				for _, got := range []<-chan outcome{one, two} {
+					if o := <-got; !errors.Is(o.err, client.ErrOutcomeUnknown) {
+						t.Errorf("the delivery is recorded, and the error says that it is not: %v", o.err)
+					}
+				}
+			})
+		})
+	}
+}
