@@ -90,7 +90,12 @@ func Main(m *testing.M) int {
 // Database returns a new name for a database on MongoURI's server, and drops the database at the end of the test.
 func Database(t testing.TB) string {
 	t.Helper()
-	uri := MongoURI(t)
+	return DatabaseAt(t, MongoURI(t))
+}
+
+// DatabaseAt is Database on the server at uri, such as that of [PrivateMongo].
+func DatabaseAt(t testing.TB, uri string) string {
+	t.Helper()
 	name := fmt.Sprintf("jobonce_test_%08x", rand.Uint32())
 	t.Cleanup(func() {
 		if err := drop(uri, name); err != nil {

@@ -57,6 +57,9 @@ func (m *Mongo) Start(t testing.TB) {
 	m.testdb(t, "start-db")
 }
 
+// Restart kills the database as kill -9 does and starts it again at once. It may be called from any goroutine.
+func (m *Mongo) Restart() error { return runTestdb(commandTimeout, "restart-db", m.dir) }
+
 func (m *Mongo) testdb(t testing.TB, command string) {
 	t.Helper()
 	if err := runTestdb(commandTimeout, command, m.dir); err != nil {
