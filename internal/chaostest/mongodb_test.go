@@ -1,0 +1,190 @@
+package chaostest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
+)
+
+// instancesOnMongoDB is how many services share the database.
+const instancesOnMongoDB = 2
+
+// newMongoDBWorld is two services on one database.
+func newMongoDBWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	w := newWorld(t, seed)
+	uri, own := database(t)
+	admin := connect(t, uri)
+	set, err := askReplicaSet(t.Context(), admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := testenv.DatabaseAt(t, uri)
+	uris := []string{uri, uri}
+	w.faults = []fault{
+		{"kill -9", killInstance}, {"kill -9", killInstance}, {"kill -9", killInstance},
+		{"connections cut", cutClients}, {"connections cut", cutClients}, {"connections cut", cutClients},
+	}
+	if set.members() > 1 {
+		// A proxy leads to one member, and the primary changes. Without one nobody counts what was written.
+		w.most = func(string, *account) int64 { return 0 }
+	} else {
+		uris = w.stormyWeather(t, seed, uri)
+	}
+	if set.members() > 0 {
+		w.faults = append(w.faults, fault{"step-down", func(r *round) error { return set.stepDown(r.ctx, admin) }})
+	}
+	if own != nil {
+		w.faults = append(w.faults, fault{"database kill -9", func(*round) error { return own.Restart() }})
+	}
+	for n := range instancesOnMongoDB {
+		env := []string{envURI + "=" + uris[n]}
+		w.instances = append(w.instances, newInstance(t, "a service", env, "-database", name, "-clock", w.clock.path))
+	}
+	w.connect()
+	return w
+}
+
+// database is the one that the environment names, where somebody has their own, else one that nobody else uses and that can
+// be killed; then own is set.
+func database(t *testing.T) (uri string, own *testenv.Mongo) {
+	t.Helper()
+	_, noMongod := exec.LookPath("mongod")
+	if os.Getenv("JOBONCE_TEST_MONGODB_URI") != "" && os.Getenv("JOBONCE_TEST_DB_DIR") == "" || noMongod == nil {
+		return testenv.MongoURI(t), nil
+	}
+	own = testenv.PrivateMongo(t)
+	return own.URI, own
+}
+
+// connect makes a client of the database's own.
+func connect(t *testing.T, uri string) *mongo.Database {
+	t.Helper()
+	c, err := mongo.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.WithoutCancel(t.Context())) })
+	return c.Database("admin")
+}
+
+// gust is one kind of fault on the wire, for one command in so many.
+type gust struct {
+	name    string
+	command string
+	chance  float64
+	do      wireproxy.Fault
+}
+
+func gusts() []gust {
+	whole := func(bson.Raw) bool { return true }
+	return []gust{
+		{"cut before the write", "update", 0.005, wireproxy.CutBefore},
+		{"cut after the write", "update", 0.005, wireproxy.CutAfter},
+		{"NotWritablePrimary", "update", 0.005, wireproxy.Fail(10107, "NotWritablePrimary")},
+		{"ShutdownInProgress", "update", 0.005, wireproxy.Fail(91, "ShutdownInProgress")},
+		{"write concern not met", "update", 0.01, wireproxy.FailConcern(64, "WriteConcernTimeout")},
+		{"MaxTimeMSExpired", "update", 0.01, wireproxy.Fail(50, "MaxTimeMSExpired")},
+		{"writes refused", "update", 0.01, wireproxy.RefuseItems(wireproxy.ItemError{Code: 112}, whole)},
+		{"writes disowned", "update", 0.01, wireproxy.DisownItems(wireproxy.ItemError{Code: 11602}, whole)},
+		{"slow write", "update", 0.02, wireproxy.Delay(5 * time.Millisecond)},
+		{"cut before a read", "find", 0.005, wireproxy.CutBefore},
+		{"read interrupted", "find", 0.005, wireproxy.Fail(11602, "InterruptedDueToReplStateChange")},
+	}
+}
+
+// stormyWeather puts a proxy before the database for each instance, and returns their URIs. While a round has its faults
+// the wire has too; and what the services send is counted.
+func (w *world) stormyWeather(t *testing.T, seed uint64, uri string) (uris []string) {
+	t.Helper()
+	sent := &sentDeliveries{jobs: make(map[string]int64)}
+	var proxies []*wireproxy.Proxy
+	for n := range instancesOnMongoDB {
+		p := wireproxy.Start(t, uri)
+		p.Random(t, seed+uint64(n))
+		proxies, uris = append(proxies, p), append(uris, p.URI())
+	}
+	type rule struct {
+		name string
+		*wireproxy.Rule
+	}
+	var blowing []rule
+	w.calm = func() {
+		for _, p := range proxies {
+			p.Clear()
+			p.Add(sent.rule())
+		}
+		for _, r := range blowing {
+			w.tally.fault("wire: "+r.name, r.Hits())
+		}
+		blowing = nil
+	}
+	w.storm = func() {
+		sent.forget()
+		for _, p := range proxies {
+			for _, g := range gusts() {
+				blowing = append(blowing, rule{g.name, p.Add(&wireproxy.Rule{Command: g.command, Chance: g.chance, Do: g.do})})
+			}
+		}
+	}
+	w.calm()
+	w.most = func(jobID string, _ *account) int64 { return sent.of(jobID) }
+	w.faults = append(w.faults, fault{"database cut off", func(r *round) error {
+		p := proxies[r.rng.IntN(len(proxies))]
+		p.Down()
+		defer p.Up()
+		r.untilRefused(refusals / 4) // each is waited for
+		return nil
+	}})
+	return uris
+}
+
+// sentDeliveries counts the deliveries in the writes that the services send, by job.
+type sentDeliveries struct {
+	mu   sync.Mutex
+	jobs map[string]int64
+}
+
+// rule never strikes: it counts, and has to be the first.
+func (s *sentDeliveries) rule() *wireproxy.Rule {
+	return &wireproxy.Rule{Command: "update", If: s.count, Do: wireproxy.CutBefore}
+}
+
+func (s *sentDeliveries) count(c wireproxy.Command) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, item := range c.Items() {
+		if n, ok := item.Lookup("u", "$inc", "deliveries").AsInt64OK(); ok {
+			id, _ := item.Lookup("q", "job_id").StringValueOK()
+			s.jobs[id] += n
+		}
+	}
+	return false
+}
+
+func (s *sentDeliveries) of(jobID string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.jobs[jobID]
+}
+
+func (s *sentDeliveries) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.jobs)
+}
+
+// TestMongoDB is the chaos on two services that share a database.
+func TestMongoDB(t *testing.T) {
+	chaos(t, newMongoDBWorld(t, seed(t)), shortMongoDB)
+}
