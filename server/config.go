@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -17,13 +19,26 @@ const (
 	DefaultShutdownTimeout = 15 * time.Second
 	DefaultHealthInterval  = time.Second
 	DefaultSlowCall        = time.Second
+	DefaultMaxCalls        = 16384
+	DefaultMaxCallBytes    = 128 << 20
+	DefaultMaxAnswerBytes  = 128 << 20
 )
 
 // Config is what an operator can set. The zero value is ready for use.
 type Config struct {
 	// MaxPayloadBytes is the limit of a webhook's body. 0: job.DefaultMaxPayloadBytes; at most job.MaxPayloadBytes.
 	MaxPayloadBytes int
-	// MaxCallTime cuts the deadline of calls that come with none or with a later one. 0: DefaultMaxCallTime.
+	// MaxCalls bounds the calls that are under way, those that wait for work among them. More are refused with
+	// OVERLOADED. 0: DefaultMaxCalls.
+	MaxCalls int
+	// MaxCallBytes bounds the requests of all calls under way together, as far as they have arrived. More are refused with
+	// OVERLOADED. 0: DefaultMaxCallBytes.
+	MaxCallBytes int64
+	// MaxAnswerBytes bounds the answers of 64 KiB or more that have not been sent, all together. GetJob is refused with
+	// OVERLOADED where there is no room for its answer. 0: DefaultMaxAnswerBytes.
+	MaxAnswerBytes int64
+	// MaxCallTime cuts the deadline of calls that come with none or with a later one. A request that takes longer to arrive
+	// is cut, too. 0: DefaultMaxCallTime.
 	MaxCallTime time.Duration
 	// ShutdownTimeout is how long calls under way may go on once the server is to stop. 0: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
@@ -68,6 +83,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxPayloadBytes == 0 {
 		c.MaxPayloadBytes = job.DefaultMaxPayloadBytes
 	}
+	if c.MaxCalls < 0 || c.MaxCallBytes < 0 || c.MaxAnswerBytes < 0 {
+		return c, errors.New("server: MaxCalls, MaxCallBytes and MaxAnswerBytes must not be negative")
+	}
+	c.MaxCalls = cmp.Or(c.MaxCalls, DefaultMaxCalls)
+	c.MaxCallBytes = cmp.Or(c.MaxCallBytes, int64(DefaultMaxCallBytes))
+	c.MaxAnswerBytes = cmp.Or(c.MaxAnswerBytes, int64(DefaultMaxAnswerBytes))
 	for _, f := range []struct {
 		name  string
 		value *time.Duration

@@ -166,7 +166,7 @@ type running struct {
 }
 
 // start serves jobs on a port of the system's choice until the test ends.
-func start(t *testing.T, cfg Config, jobs Jobs) *running {
+func start(t testing.TB, cfg Config, jobs Jobs) *running {
 	t.Helper()
 	log := new(logBuffer)
 	cfg.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -195,7 +195,7 @@ func start(t *testing.T, cfg Config, jobs Jobs) *running {
 	return &running{joboncev1.NewIdempotencyServiceClient(conn), s, conn, log, cancel, stopped}
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -3,43 +3,28 @@ package server
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/encoding"
-	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
 // grpc-go decodes a request before any interceptor runs, and answers a request that it cannot decode with INTERNAL and
-// the decoder's text: unseen by logging, metrics and authentication, and wrong, since the fault is the client's. Here
-// the codec keeps the decoding error instead of returning it, and the registrar lets the call go through the
-// interceptors to a handler that returns it.
+// the decoder's text: unseen by logging, metrics and authentication, and wrong, since the fault is the client's. Besides,
+// it takes the whole message into memory before anybody is asked. Here the registrar reads and decodes the message
+// itself, as far as there is room, and lets the call go through the interceptors in any case, to a handler that returns
+// what was wrong with it.
 
-// incoming is a request on its way through the codec.
-type incoming struct {
-	msg proto.Message
-	// err says why msg could not be decoded.
-	err error
-}
-
-// codec is the standard codec, but understands [incoming].
-type codec struct{ encoding.CodecV2 }
-
-func newCodec() codec { return codec{encoding.GetCodecV2(protocodec.Name)} }
-
-// Unmarshal decodes data, which stays the caller's, into v.
-func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, ok := v.(*incoming)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
-	}
-	if c.CodecV2.Unmarshal(data, in.msg) != nil {
-		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-		defer buf.Free()
-		in.err = malformed(checkWire(buf.ReadOnlyData(), in.msg.ProtoReflect().Descriptor()))
+// decode decodes data, which stays the caller's, into msg. The error is about the request, for its caller.
+func decode(data mem.BufferSlice, msg proto.Message) error {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	if proto.Unmarshal(buf.ReadOnlyData(), msg) != nil {
+		return malformed(checkWire(buf.ReadOnlyData(), msg.ProtoReflect().Descriptor()))
 	}
 	return nil
 }
@@ -56,41 +41,79 @@ func malformed(err error) error {
 	return &job.InvalidError{Field: text.path, Problem: "is not valid UTF-8"}
 }
 
-// registrar registers services whose unary methods take malformed requests through the interceptors.
-type registrar struct{ *grpc.Server }
+// registrar registers services whose unary methods take their messages in here.
+type registrar struct {
+	*grpc.Server
+	admission *admission
+	answers   *answers
+	// patience is how long a message may take to arrive.
+	patience time.Duration
+}
 
 // RegisterService registers a copy of desc.
 func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	d := *desc
 	d.Methods = make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
-		d.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: intake(m.Handler)}
+		d.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: r.intake(m.Handler)}
 	}
 	r.Server.RegisterService(&d, impl)
 }
 
 // intake wraps a generated handler. It relies on there being interceptors, which [chain] sees to.
-func intake(next grpc.MethodHandler) grpc.MethodHandler {
-	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+func (r registrar) intake(next grpc.MethodHandler) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, _ func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		stream, ok := grpc.ServerTransportStreamFromContext(ctx).(wireStream)
+		if !ok {
+			return nil, fail(ctx, errors.New("this version of grpc-go has other streams"), "")
+		}
+		call := r.admission.enter(time.Now(), func(p *problem) { _ = stream.WriteStatus(p.GRPCStatus()) })
+		if call != nil {
+			defer call.leave()
+		}
 		var bad error
-		decode := func(v any) error {
-			in := incoming{msg: v.(proto.Message)}
-			if err := dec(&in); err != nil {
-				// The transport's own error, such as a message over its limit, has been sent to the client by now. The
-				// interceptors are to see it all the same.
-				bad = err
-				return nil
-			}
-			if in.err != nil {
-				bad = fail(ctx, in.err, "")
+		take := func(v any) error {
+			// An error that is returned here would pass the interceptors by.
+			if bad = r.take(stream, call, v.(proto.Message)); bad != nil {
+				if _, ok := status.FromError(bad); !ok {
+					bad = fail(ctx, bad, "")
+				}
 			}
 			return nil
 		}
-		return next(srv, ctx, decode, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		var large *answer
+		resp, err := next(srv, ctx, take, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if bad != nil {
 				handler = func(context.Context, any) (any, error) { return nil, bad }
 			}
-			return interceptor(ctx, req, info, handler)
+			return interceptor(ctx, req, info, r.answers.reserving(info.FullMethod, handler, &large))
 		})
+		switch {
+		case large == nil:
+			return resp, err
+		case err != nil:
+			large.release()
+			return nil, err
+		}
+		return large, nil
 	}
+}
+
+// take reads the message of a call, which is nil when there is no room for it.
+func (r registrar) take(stream wireStream, call *admitted, msg proto.Message) error {
+	if call == nil {
+		return job.ErrOverloaded
+	}
+	timer := time.AfterFunc(r.patience, call.expire)
+	data, err := receive(stream, call)
+	timer.Stop()
+	if cut := call.received(); cut != nil {
+		data.Free()
+		return cut
+	}
+	if err != nil {
+		return err
+	}
+	defer data.Free()
+	return decode(data, msg)
 }

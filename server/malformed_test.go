@@ -93,15 +93,15 @@ func TestOversizePayload(t *testing.T) {
 			t.Errorf("got %v %+v", err, details(t, err))
 		}
 	}
-	// Beyond what the transport takes its own error comes, which the interceptors see, too, though maybe after the client.
+	// One that is not even read says so as well, and the interceptors see it.
 	_, err := s.RecordDelivery(t.Context(), text("over", strings.Repeat("x", maxReceiveBytes)))
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %v", err)
+	if status.Code(err) != codes.InvalidArgument || details(t, err) != (told{reason: "PAYLOAD_TOO_LARGE"}) {
+		t.Errorf("got %v %+v", err, details(t, err))
 	}
 	s.stop()
 	<-s.stopped
 	lines := s.log.lines(t, "call failed")
-	if last := lines[len(lines)-1]; last["code"] != "ResourceExhausted" {
+	if last := lines[len(lines)-1]; last["reason"] != "PAYLOAD_TOO_LARGE" {
 		t.Errorf("logged %v", last)
 	}
 	if records, _ := jobs.size(); records != 2 {

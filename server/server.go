@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -22,6 +24,14 @@ const (
 	// maxReceiveBytes lies well over the largest payload and the largest batch, so that an oversize one gets our error
 	// and not the transport's.
 	maxReceiveBytes = 16 << 20
+	// maxHeaderBytes bounds the metadata of a call. grpc-go's own bound is 16 MiB, and it lies outside of [admission].
+	maxHeaderBytes = 64 << 10
+	// streamWindow is what a peer may send of a message before the call is let in; connWindow, what may be on its way on
+	// one connection. grpc-go lets both grow to 16 MiB where it is left to choose.
+	streamWindow = 64 << 10
+	connWindow   = 4 << 20
+	// connectTimeout is how long a peer may take to say that it speaks HTTP/2, TLS included.
+	connectTimeout = 20 * time.Second
 	// maxStreams bounds what one connection can have under way, and with it the memory that one client can take: more
 	// calls wait in the client. It is far above what a client that batches needs.
 	maxStreams = 1000
@@ -47,7 +57,10 @@ type Server struct {
 	log    *slog.Logger
 	grpc   *grpc.Server
 	health *healthService
-	ran    atomic.Bool
+	// limit and answers bound what the calls hold.
+	limit   *admission
+	answers *answers
+	ran     atomic.Bool
 }
 
 // Ready is closed once the server has said SERVING for the first time: the store is ready and calls are answered.
@@ -60,8 +73,14 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 		return nil, err
 	}
 	opts := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(newCodec()),
-		grpc.MaxRecvMsgSize(maxReceiveBytes),
+		// The encoding is the same, whatever a call says that it is.
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protocodec.Name)}),
+		// For the streams of reflection; the calls have a bound of their own.
+		grpc.MaxRecvMsgSize(maxHeaderBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.ConnectionTimeout(connectTimeout),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepaliveEnforcement),
 		grpc.KeepaliveParams(keepaliveParams),
@@ -77,10 +96,12 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger,
 		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName)
 	bell := newBell()
-	joboncev1.RegisterIdempotencyServiceServer(registrar{s.grpc}, &idempotencyService{
+	s.limit, s.answers = newAdmission(cfg.MaxCalls, cfg.MaxCallBytes), &answers{maxBytes: cfg.MaxAnswerBytes}
+	registrar := registrar{s.grpc, s.limit, s.answers, cfg.MaxCallTime}
+	joboncev1.RegisterIdempotencyServiceServer(registrar, &idempotencyService{
 		jobs: jobs, maxPayload: cfg.MaxPayloadBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
 	})
-	joboncev1.RegisterWorkServiceServer(registrar{s.grpc}, &workService{
+	joboncev1.RegisterWorkServiceServer(registrar, &workService{
 		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping,
 	})
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)

@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// storm sends calls to a store that does not move until each call has been refused or is in the store, and returns the
+// most bytes that the server held. It fails when a call got an error that was not asked for.
+func storm(t *testing.T, cfg Config, calls, size int) (most int64) {
+	t.Helper()
+	release := make(chan struct{})
+	settled := make(chan bool, calls) // whether the call was refused
+	jobs := &memoryJobs{onRecord: func(context.Context, job.Delivery) error {
+		settled <- false
+		<-release
+		return nil
+	}}
+	s := start(t, cfg, jobs)
+	body := strings.Repeat("x", size)
+	var refused sync.Map
+	var wg sync.WaitGroup
+	for i := range calls {
+		wg.Go(func() {
+			id := fmt.Sprintf("job-%d", i)
+			resp, err := s.RecordDelivery(t.Context(), text(id, body))
+			if err == nil {
+				if !resp.GetStartWork() {
+					t.Errorf("%s: got %v", id, resp)
+				}
+				return
+			}
+			if d := details(t, err); status.Code(err) != codes.ResourceExhausted || d.reason != "OVERLOADED" || d.retry <= 0 {
+				t.Errorf("%s: got %v %+v", id, err, d)
+			}
+			refused.Store(id, true)
+			settled <- true
+		})
+	}
+	var in, out int
+	for range calls {
+		if <-settled {
+			out++
+		} else {
+			in++
+		}
+	}
+	if in == 0 {
+		t.Error("no call got through")
+	}
+	close(release)
+	wg.Wait()
+	if records, _ := jobs.size(); records != in {
+		t.Errorf("%d records of %d calls that were let in: a refused one was written", records, in)
+	}
+	for id := range refused.Range {
+		if _, err := jobs.Get(t.Context(), id.(string), false); err == nil {
+			t.Errorf("%v was refused, and written", id)
+		}
+		// The storm is over: the same call gets through.
+		if _, err := s.RecordDelivery(t.Context(), text(id.(string), body)); err != nil {
+			t.Errorf("%v after the storm: %v", id, err)
+		}
+	}
+	s.atRest(t)
+	t.Logf("%d calls of %d bytes: %d let in, %d refused; at most %d bytes held", calls, size, in, out, s.server.limit.most)
+	return s.server.limit.most
+}
+
+// atRest waits until no call is in the server, and none of their bytes.
+func (r *running) atRest(t *testing.T) {
+	t.Helper()
+	eventually(t, "calls and bytes are still held", func() bool {
+		calls, bytes := r.server.limit.held()
+		return calls == 0 && bytes == 0
+	})
+}
+
+// eventually waits for something that other goroutines do, of which there is no other sign.
+func eventually(t *testing.T, otherwise string, ok func() bool) {
+	t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatal(otherwise)
+}
+
+func TestOverloadBytes(t *testing.T) {
+	const bound = 2 << 20
+	if most := storm(t, Config{MaxCallBytes: bound}, 100, 256<<10); most > bound {
+		t.Errorf("%d bytes were held, the bound is %d", most, bound)
+	}
+}
+
+// The check above finds a server without the bound.
+func TestOverloadBytesBites(t *testing.T) {
+	const bound = 2 << 20
+	if most := storm(t, Config{MaxCallBytes: 1 << 40}, 100, 256<<10); most <= bound {
+		t.Errorf("without a bound only %d bytes were held", most)
+	}
+}
+
+func TestOverloadCalls(t *testing.T) {
+	const bound = 20
+	if most := storm(t, Config{MaxCalls: bound}, 100, 1000); most > bound*1100 {
+		t.Errorf("%d bytes were held by %d calls", most, bound)
+	}
+}
+
+// A request that is not let in still counts as a call for those who watch, and is logged.
+func TestOverloadIsSeen(t *testing.T) {
+	s := start(t, Config{MaxCallBytes: 1000}, new(memoryJobs))
+	if _, err := s.RecordDelivery(t.Context(), text("a", strings.Repeat("x", 2000))); status.Code(err) != codes.ResourceExhausted {
+		t.Fatalf("got %v", err)
+	}
+	if lines := s.log.lines(t, "call failed"); len(lines) != 1 || lines[0]["reason"] != "OVERLOADED" {
+		t.Errorf("logged %v", lines)
+	}
+}
+
+// Answers that nobody reads count, and reads that have no room for theirs are refused; writes go on.
+func TestAnswersNotRead(t *testing.T) {
+	const bound, size = 4 << 20, 1 << 20
+	s := start(t, Config{MaxAnswerBytes: bound}, new(memoryJobs))
+	if _, err := s.RecordDelivery(t.Context(), text("large", strings.Repeat("x", size))); err != nil {
+		t.Fatal(err)
+	}
+	full := &joboncev1.GetJobRequest{JobId: "large", View: joboncev1.JobView_JOB_VIEW_FULL}
+	p := dial(t, s.conn.Target())
+	for range 10 {
+		p.call(t, joboncev1.IdempotencyService_GetJob_FullMethodName, encode(t, full))
+	}
+	for range 7 { // Three fit. What is told to the others is short enough to come.
+		if got := p.nextStatus(t); got != codes.ResourceExhausted {
+			t.Fatalf("got %v", got)
+		}
+	}
+	if n := s.server.answers.bytes.Load(); n > bound || n < 3*size {
+		t.Errorf("%d bytes are held, the bound is %d", n, bound)
+	}
+	if _, err := s.GetJob(t.Context(), full); details(t, err).reason != "OVERLOADED" {
+		t.Errorf("one more read got %v", err)
+	}
+	if _, err := s.RecordDelivery(t.Context(), text("another", "{}")); err != nil {
+		t.Errorf("a write got %v", err)
+	}
+	p.close()
+	eventually(t, "the answers are still held", func() bool {
+		collect()
+		return s.server.answers.bytes.Load() == 0
+	})
+	if _, err := s.GetJob(t.Context(), full); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
