@@ -65,7 +65,8 @@ type Client struct {
 }
 
 // New makes a client of the service at target, "host:port" or any other name that gRPC can resolve; with several
-// addresses behind one name the calls are spread over them. It does not connect: that happens with the first call.
+// addresses behind one name, or several "host:port" with commas between them, the calls are spread over them, and go to
+// the others while one is restarted. It does not connect: that happens with the first call.
 //
 // The connection is in plaintext when target is of this machine (a loopback address, "localhost", a Unix socket), and
 // TLS with the system's roots otherwise; [WithTLS] and [WithInsecure] say it explicitly.
@@ -79,7 +80,11 @@ func New(target string, opts ...Option) (*Client, error) {
 	if err := o.validate(target); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	conn, err := grpc.NewClient(target, o.dialOptions(target)...)
+	dial, name := o.dialOptions(target), target
+	if isList(target) {
+		dial, name = append(dial, newAddressList(target).option()), listScheme+":///"
+	}
+	conn, err := grpc.NewClient(name, dial...)
 	if err != nil {
 		return nil, fmt.Errorf("client: target %q: %w", target, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -151,6 +152,8 @@ func (o *options) validate(target string) error {
 	switch {
 	case target == "":
 		return errors.New("the target is empty")
+	case isList(target) && slices.Contains(newAddressList(target).addresses, ""):
+		return errors.New("the target is a list with an empty address")
 	case o.useTLS && o.insecure:
 		return errors.New("WithTLS and WithInsecure exclude each other")
 	case o.timeout < 0:
@@ -231,6 +234,9 @@ func checkToken(token string) error {
 
 // loopback says whether target can only be of this machine. In doubt it is not.
 func loopback(target string) bool {
+	if isList(target) {
+		return !slices.ContainsFunc(newAddressList(target).addresses, func(addr string) bool { return !loopback(addr) })
+	}
 	if strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
 		return true
 	}
