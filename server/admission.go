@@ -64,11 +64,12 @@ func (a *admission) enter(now time.Time, cut func(*problem)) *admitted {
 	return c
 }
 
-// grow counts n more bytes, or says that there is no room for them. Then it cuts calls that have been receiving for long:
+// grow counts n more bytes, or says that there is no room for what is left to come, left in all: a message that cannot be
+// taken to its end is better refused at its beginning. Then it cuts calls that have been receiving for long:
 // a peer that stalls is not to keep others out.
-func (c *admitted) grow(n int64) bool {
+func (c *admitted) grow(n, left int64) bool {
 	c.mu.Lock()
-	if c.admission.bytes+n <= c.maxBytes {
+	if c.admission.bytes+left <= c.maxBytes {
 		c.admission.bytes += n
 		c.most = max(c.most, c.admission.bytes)
 		c.bytes += n

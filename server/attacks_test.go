@@ -290,19 +290,23 @@ func TestStalledPeersMakeRoom(t *testing.T) {
 	s := start(t, Config{MaxCallBytes: 1 << 20}, new(memoryJobs))
 	s.server.limit.patience = 0
 	p := dial(t, s.conn.Target())
-	for range (1 << 20) / firstPart {
-		p.must(t, p.WriteData(p.headers(t, recordPath, false), false, append(prefix(0, 1<<20), 0)))
+	const stalled = 50
+	for range stalled {
+		p.must(t, p.WriteData(p.headers(t, recordPath, false), false, append(prefix(0, 100_000), 0)))
 	}
-	eventually(t, "there is room", func() bool { _, bytes := s.server.limit.held(); return bytes == 1<<20 })
+	eventually(t, "there is room", func() bool { _, bytes := s.server.limit.held(); return bytes == stalled*firstPart })
 	// It is refused, and frees the room that it could not have.
-	if _, err := s.RecordDelivery(t.Context(), text("good", "{}")); details(t, err).reason != "OVERLOADED" {
+	large := text("good", strings.Repeat("x", 500_000))
+	if _, err := s.RecordDelivery(t.Context(), large); details(t, err).reason != "OVERLOADED" {
 		t.Errorf("got %v", err)
 	}
-	wantStatus(t, p, codes.ResourceExhausted)
-	s.atRest(t)
-	if _, err := s.RecordDelivery(t.Context(), text("good", "{}")); err != nil {
+	for range stalled {
+		wantStatus(t, p, codes.ResourceExhausted)
+	}
+	if _, err := s.RecordDelivery(t.Context(), large); err != nil {
 		t.Error(err)
 	}
+	s.atRest(t)
 }
 
 // Idle connections, thousands of them.

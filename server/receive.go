@@ -62,7 +62,7 @@ func receiveParts(stream wireStream, call *admitted, length int64) (mem.BufferSl
 	var message mem.BufferSlice
 	for part := int64(firstPart); length > 0; part = min(2*part, largestPart) {
 		n := min(part, length)
-		if !call.grow(n) {
+		if !call.grow(n, length) {
 			message.Free()
 			return nil, job.ErrOverloaded
 		}

@@ -75,9 +75,10 @@ var readyLine = regexp.MustCompile(`^jobonce serving on (\S+), `)
 // serving is a "jobonce serve" that is killed and started again, behind a relay with one address.
 type serving struct {
 	*relay
-	env  []string
-	args []string
-	proc *process
+	env    []string
+	args   []string
+	proc   *process
+	direct string // the process's own address
 }
 
 // embeddedServe and mongodbServe say where the service keeps its jobs.
@@ -106,7 +107,8 @@ func (s *serving) start(t *testing.T) {
 	if err != nil || match == nil {
 		t.Fatalf("serve printed %q, %v", line, err)
 	}
-	s.to(match[1])
+	s.direct = match[1]
+	s.to(s.direct)
 }
 
 // crash kills the service. It fails if it had ended by itself.
