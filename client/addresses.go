@@ -11,7 +11,9 @@ import (
 const listScheme = "jobonce-list"
 
 // isList says whether target names several services. gRPC's own names have no comma, but in a path.
-func isList(target string) bool { return strings.Contains(target, ",") && !strings.Contains(target, "/") }
+func isList(target string) bool {
+	return strings.Contains(target, ",") && !strings.Contains(target, "/")
+}
 
 // addressList makes the endpoints of a list. It is gRPC's resolver for one client.
 type addressList struct{ addresses []string }

@@ -154,13 +154,20 @@ func fromStatus(st *status.Status) *Error {
 				e.Field = v[0].GetField()
 			}
 		case *errdetails.RetryInfo:
-			e.RetryDelay = max(0, d.GetRetryDelay().AsDuration())
+			e.RetryDelay = retryDelay(d.GetRetryDelay())
 		}
 	}
 	if e.ReasonText == "" {
 		e.Reason = impliedReason[e.Code]
 	}
 	return e
+}
+
+// longestWait is the longest wait that a service is believed. Delays are added to, and must not overflow.
+const longestWait = time.Hour
+
+func retryDelay(d *durationpb.Duration) time.Duration {
+	return min(max(0, d.AsDuration()), longestWait)
 }
 
 // impliedReason is for answers of gRPC itself and of proxies. Other codes have several reasons or none.
@@ -178,7 +185,7 @@ func fromItem(item *joboncev1.ItemError) *Error {
 		ReasonText: reasonName(item.GetReason()),
 		Message:    item.GetMessage(),
 		Field:      item.GetField(),
-		RetryDelay: max(0, item.GetRetryDelay().AsDuration()),
+		RetryDelay: retryDelay(item.GetRetryDelay()),
 	}
 	if e.Code == codes.OK {
 		e.Code = codes.Unknown
