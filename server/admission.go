@@ -14,6 +14,8 @@ const (
 	firstPart = 16 << 10
 	// largestPart is what is asked for at once of a long message: a peer sends that much without waiting for us.
 	largestPart = 256 << 10
+	// largestClaim is what a message counts for at most when its length is announced. Peers can announce what they like.
+	largestClaim = 1 << 20
 	// patience is how long a message may have been on its way and still stay when there is no room for others.
 	patience = time.Second
 )
@@ -27,6 +29,8 @@ type admission struct {
 
 	mu           sync.Mutex
 	calls, bytes int64
+	// claims is what the messages of the calls have announced, short ones left out.
+	claims int64
 	// most is the largest that bytes has been.
 	most int64
 	// receiving are the calls whose messages are on their way, the oldest first.
@@ -41,6 +45,7 @@ func newAdmission(calls int, bytes int64) *admission {
 type admitted struct {
 	*admission
 	bytes int64
+	claim int64
 	began time.Time
 	// place is where the call stands in receiving, nil when it does not.
 	place *list.Element
@@ -50,50 +55,89 @@ type admitted struct {
 	fate *problem
 }
 
-// enter lets a call in that is about to receive its message, or returns nil. cut is called without locks, once at most,
-// and only before received is. leave must follow.
+// enter lets a call in that is about to receive its message, or returns nil. Where the room is all but taken it does not
+// wait to hear how long the message is. cut is called without locks, once at most, and only before received is. leave
+// must follow.
 func (a *admission) enter(now time.Time, cut func(*problem)) *admitted {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.calls >= a.maxCalls {
+	if a.calls >= a.maxCalls || a.bytes > a.maxBytes-a.maxBytes/16 {
+		stale := a.stale(nil)
+		a.mu.Unlock()
+		cutAll(stale)
 		return nil
 	}
+	defer a.mu.Unlock()
 	a.calls++
 	c := &admitted{admission: a, began: now, cut: cut}
 	c.place = a.receiving.PushBack(c)
 	return c
 }
 
-// grow counts n more bytes, or says that there is no room for what is left to come, left in all: a message that cannot be
-// taken to its end is better refused at its beginning. Then it cuts calls that have been receiving for long:
-// a peer that stalls is not to keep others out.
-func (c *admitted) grow(n, left int64) bool {
-	c.mu.Lock()
-	if c.admission.bytes+left <= c.maxBytes {
+// announce counts a message's length, or says that there is no room for it: what cannot be taken to its end is better
+// refused at its beginning. Short messages have no need to: claims of peers that send nothing are not to keep them out.
+func (c *admitted) announce(length int64) bool {
+	if length <= firstPart {
+		return true
+	}
+	claim := min(length, largestClaim)
+	return c.count(func() bool {
+		if c.claims+claim > c.maxBytes {
+			return false
+		}
+		c.claims += claim
+		c.claim = claim
+		return true
+	})
+}
+
+// grow counts n more bytes, or says that there is no room for them.
+func (c *admitted) grow(n int64) bool {
+	return c.count(func() bool {
+		if c.admission.bytes+n > c.maxBytes {
+			return false
+		}
 		c.admission.bytes += n
 		c.most = max(c.most, c.admission.bytes)
 		c.bytes += n
+		return true
+	})
+}
+
+// count does so with the lock held, and cuts those that keep others out when there is no room.
+func (c *admitted) count(ok func() bool) bool {
+	c.mu.Lock()
+	if ok() {
 		c.mu.Unlock()
 		return true
 	}
-	var stale []*admitted
-	for e := c.receiving.Front(); e != nil; e = c.receiving.Front() {
-		other := e.Value.(*admitted)
-		if time.Since(other.began) < c.patience {
+	stale := c.stale(c)
+	c.mu.Unlock()
+	cutAll(stale)
+	return false
+}
+
+// stale takes the calls off the list that have been receiving for long, to be cut, because others find no room: a peer
+// that stalls is not to keep them out. It spares one, which goes anyway.
+func (a *admission) stale(spared *admitted) (stale []*admitted) {
+	for e := a.receiving.Front(); e != nil; e = a.receiving.Front() {
+		c := e.Value.(*admitted)
+		if time.Since(c.began) < a.patience {
 			break
 		}
-		if other != c {
-			stale = append(stale, other)
-			other.fate = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED,
+		c.unlist()
+		if c != spared {
+			c.fate = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED,
 				"the request took long to arrive, and others wait; nothing was written")
+			stale = append(stale, c)
 		}
-		other.unlist()
 	}
-	c.mu.Unlock()
-	for _, other := range stale {
-		other.cut(other.fate)
+	return stale
+}
+
+func cutAll(calls []*admitted) {
+	for _, c := range calls {
+		c.cut(c.fate)
 	}
-	return false
 }
 
 // expire cuts the call if it is still receiving.
@@ -132,6 +176,7 @@ func (c *admitted) leave() {
 	c.unlist()
 	c.calls--
 	c.admission.bytes -= c.bytes
+	c.claims -= c.claim
 }
 
 // held is how many calls and bytes count now.

@@ -290,12 +290,16 @@ func TestStalledPeersMakeRoom(t *testing.T) {
 	s := start(t, Config{MaxCallBytes: 1 << 20}, new(memoryJobs))
 	s.server.limit.patience = 0
 	p := dial(t, s.conn.Target())
-	const stalled = 50
+	const stalled = 10
 	for range stalled {
 		p.must(t, p.WriteData(p.headers(t, recordPath, false), false, append(prefix(0, 100_000), 0)))
 	}
 	eventually(t, "there is room", func() bool { _, bytes := s.server.limit.held(); return bytes == stalled*firstPart })
-	// It is refused, and frees the room that it could not have.
+	// A short one does not need what they announce.
+	if _, err := s.RecordDelivery(t.Context(), text("short", strings.Repeat("x", 10_000))); err != nil {
+		t.Error(err)
+	}
+	// A long one is refused, and frees the room that it could not have.
 	large := text("good", strings.Repeat("x", 500_000))
 	if _, err := s.RecordDelivery(t.Context(), large); details(t, err).reason != "OVERLOADED" {
 		t.Errorf("got %v", err)

@@ -84,6 +84,9 @@ func (r *running) atRest(t *testing.T) {
 		calls, bytes := r.server.limit.held()
 		return calls == 0 && bytes == 0
 	})
+	if n := r.server.limit.claims; n != 0 {
+		t.Errorf("%d bytes are announced by nobody", n)
+	}
 }
 
 // eventually waits for something that other goroutines do, of which there is no other sign.

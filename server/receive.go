@@ -41,6 +41,9 @@ func receive(stream wireStream, call *admitted) (mem.BufferSlice, error) {
 		return nil, newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE,
 			fmt.Sprintf("the request is %d bytes; the limit is %d", length, maxReceiveBytes))
 	}
+	if !call.announce(length) {
+		return nil, job.ErrOverloaded
+	}
 	message, err := receiveParts(stream, call, length)
 	if err != nil {
 		return nil, err
@@ -62,7 +65,7 @@ func receiveParts(stream wireStream, call *admitted, length int64) (mem.BufferSl
 	var message mem.BufferSlice
 	for part := int64(firstPart); length > 0; part = min(2*part, largestPart) {
 		n := min(part, length)
-		if !call.grow(n, length) {
+		if !call.grow(n) {
 			message.Free()
 			return nil, job.ErrOverloaded
 		}
