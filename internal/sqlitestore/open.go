@@ -59,6 +59,9 @@ type Options struct {
 	MaxAttempts int
 	// Logger hears why the store went out of service. Default slog.Default().
 	Logger *slog.Logger
+
+	// pragmas are run on the writer, after those that it has anyway. Tests set them.
+	pragmas []string
 }
 
 // Open opens the store in dir, which it makes (mode 0700) when it is missing. It changes nothing in a file that it
@@ -82,7 +85,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: another process serves %s; stop it, or choose another --data-dir", ErrInUse, dir)
 	}
 	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: File(dir)}
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx, opts.pragmas); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
 	}
 	return s, nil
@@ -99,7 +102,7 @@ func makeDir(dir string) error {
 	return syncFile(filepath.Dir(filepath.Clean(dir)))
 }
 
-func (s *Store) open(ctx context.Context) error {
+func (s *Store) open(ctx context.Context, pragmas []string) error {
 	fresh, err := s.inspect(ctx)
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	s.readerDB.SetMaxOpenConns(readers)
 	s.readerDB.SetMaxIdleConns(readers)
-	return s.prepare(ctx)
+	return s.prepare(ctx, pragmas)
 }
 
 // inspect looks at the file without writing to it, and tells whether it has yet to be made.

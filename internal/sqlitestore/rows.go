@@ -137,6 +137,9 @@ func describe(err error) error {
 	if !errors.As(err, &se) {
 		return err
 	}
+	if se.Code() == sqlite3.SQLITE_IOERR_SHMSIZE {
+		return fmt.Errorf("the disk is full, or fails: %v", err)
+	}
 	switch se.Code() & 0xff { // the primary code
 	case sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w (it is no SQLite file, or its header is damaged); choose another --data-dir, or restore a backup", ErrForeign)
@@ -144,6 +147,8 @@ func describe(err error) error {
 		return fmt.Errorf("%w; restore a backup, or move the file away to begin anew: %v", ErrDamaged, err)
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
 		return fmt.Errorf("cannot be written; check its owner and permissions: %v", err)
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("the disk is full: %v", err)
 	}
 	return err
 }

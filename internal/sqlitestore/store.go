@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -43,7 +45,7 @@ type Store struct {
 
 // statements are the writer's prepared statements.
 type statements struct {
-	begin, commit, rollback                *sql.Stmt
+	begin, commit, rollback, probe         *sql.Stmt
 	upsert, addBody, addConflict           *sql.Stmt
 	byID, body, saveWork, due, ofClaimCall *sql.Stmt
 }
@@ -61,10 +63,15 @@ const (
 		AND work_due > ?2 ORDER BY work_due`
 )
 
-func (s *Store) prepare(ctx context.Context) (err error) {
+func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 	// The writer must not be cut short by the end of a context: its statements run without one.
 	if s.writer, err = s.writerDB.Conn(ctx); err != nil {
 		return describe(err)
+	}
+	for _, pragma := range pragmas {
+		if _, err := s.writer.ExecContext(ctx, "PRAGMA "+pragma); err != nil {
+			return describe(err)
+		}
 	}
 	for _, p := range []struct {
 		on    preparer
@@ -74,6 +81,7 @@ func (s *Store) prepare(ctx context.Context) (err error) {
 		{s.writer, &s.write.begin, "BEGIN IMMEDIATE"},
 		{s.writer, &s.write.commit, "COMMIT"},
 		{s.writer, &s.write.rollback, "ROLLBACK"},
+		{s.writer, &s.write.probe, "BEGIN DEFERRED"},
 		{s.writer, &s.write.upsert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
 				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_token, work_generation, work_attempts,
 				work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
@@ -131,8 +139,7 @@ func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
 	return s.transact(func() error { return f(s.now()) })
 }
 
-// transact runs f between BEGIN and COMMIT. When f fails nothing is written. When COMMIT fails nobody knows what the
-// disk holds, and a later commit could report success for pages that an earlier one lost: the store serves no more.
+// transact runs f between BEGIN and COMMIT. When f fails nothing is written.
 func (s *Store) transact(f func() error) error {
 	if _, err := s.write.begin.Exec(); err != nil {
 		s.log.Error("embedded store: cannot begin a transaction", "file", s.path, "error", err)
@@ -151,8 +158,7 @@ func (s *Store) transact(f func() error) error {
 		if !answer {
 			s.log.Error("embedded store: a write failed and was taken back", "file", s.path, "error", err)
 		}
-		// SQLite has rolled back by itself after some errors; then there is no transaction and this fails, as it should.
-		if _, rerr := s.write.rollback.Exec(); rerr != nil {
+		if rerr := s.rollBack(); rerr != nil {
 			s.breakDown(fmt.Errorf("roll back: %w, after: %w", rerr, err))
 		}
 		if answer {
@@ -161,10 +167,38 @@ func (s *Store) transact(f func() error) error {
 		return fmt.Errorf("%w: %v", job.ErrUnavailable, err)
 	}
 	if _, err := s.write.commit.Exec(); err != nil {
-		s.breakDown(fmt.Errorf("commit: %w", err))
-		return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
+		return s.commitFailed(err)
 	}
 	return nil
+}
+
+// rollBack takes the transaction back. After a full disk or an I/O error SQLite may have done so by itself: ROLLBACK then
+// fails for want of a transaction. A deferred BEGIN tells, because it does not touch the disk and fails within a
+// transaction only.
+func (s *Store) rollBack() error {
+	_, err := s.write.rollback.Exec()
+	if err == nil {
+		return nil
+	}
+	if _, open := s.write.probe.Exec(); open != nil {
+		return err
+	}
+	_, err = s.write.rollback.Exec()
+	return err
+}
+
+// commitFailed says what became of a transaction whose COMMIT failed. Nobody knows what the disk holds, and a later commit
+// could report success for pages that this one lost: the store serves no more. A full disk is the exception. It refuses a
+// write to the write-ahead log, and all of those come before the flush; without the last one, which marks the commit, none
+// of them counts. SQLite says so of refused writes alone: a flush that fails for want of space is an I/O error.
+func (s *Store) commitFailed(err error) error {
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_FULL && s.rollBack() == nil {
+		s.log.Error("embedded store: the disk is full; a write was taken back", "file", s.path, "error", err)
+		return fmt.Errorf("%w: commit: %v", job.ErrUnavailable, err)
+	}
+	s.breakDown(fmt.Errorf("commit: %w", err))
+	return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
 }
 
 func (s *Store) breakDown(err error) {

@@ -1,6 +1,7 @@
 package sqlitestore_test
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -12,7 +13,12 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(envWriter) != "" {
+		os.Exit(writerMain(os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // open opens a store in dir and closes it when the test ends.
 func open(t *testing.T, dir string, clock *testenv.Clock) *sqlitestore.Store {
