@@ -49,6 +49,10 @@ var (
 	ErrNewer = errors.New("written by a newer JobOnce")
 	// ErrDamaged: SQLite finds the file inconsistent.
 	ErrDamaged = errors.New("database file is damaged")
+
+	// errInterrupted: the file is within a change that has a rollback journal. We write with one only when we make a file
+	// and when we serve a backup for the first time.
+	errInterrupted = errors.New("its first start was interrupted; serve it once, which takes back what is unfinished")
 )
 
 // Options adjust a store; the zero value is fine.
@@ -91,21 +95,43 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// makeDir makes dir and sees to it that it survives a power cut.
+// makeDir makes dir, and what is missing above it, and sees to it that all of that survives a power cut: a new directory's
+// name is kept once the one that it stands in was flushed.
 func makeDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil // flock says if it is no directory
+	var missing []string
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); !errors.Is(err, os.ErrNotExist) {
+			break // flock says if it is no directory
+		}
+		missing = append(missing, d)
+	}
+	if len(missing) == 0 {
+		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return syncFile(filepath.Dir(filepath.Clean(dir)))
+	for _, d := range missing {
+		if err := syncFile(filepath.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) open(ctx context.Context, pragmas []string) error {
 	fresh, err := s.inspect(ctx)
-	if err != nil {
+	interrupted := errors.Is(err, errInterrupted)
+	if err != nil && !interrupted {
 		return err
+	}
+	if interrupted {
+		if err := s.takeBack(ctx); err != nil {
+			return err
+		}
+		if fresh, err = s.inspect(ctx); err != nil {
+			return err
+		}
 	}
 	if fresh {
 		if err := s.create(ctx); err != nil {

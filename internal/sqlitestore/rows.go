@@ -137,7 +137,10 @@ func describe(err error) error {
 	if !errors.As(err, &se) {
 		return err
 	}
-	if se.Code() == sqlite3.SQLITE_IOERR_SHMSIZE {
+	switch se.Code() {
+	case sqlite3.SQLITE_READONLY_ROLLBACK:
+		return errInterrupted
+	case sqlite3.SQLITE_IOERR_SHMSIZE:
 		return fmt.Errorf("the disk is full, or fails: %v", err)
 	}
 	switch se.Code() & 0xff { // the primary code

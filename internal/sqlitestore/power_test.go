@@ -1,0 +1,223 @@
+package sqlitestore_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+)
+
+// littleMemory makes for many checkpoints, and for transactions that go to the disk before they are committed.
+var littleMemory = []string{"wal_autocheckpoint(30)", "cache_size(10)"}
+
+// recorded is what a writer did to its disk and what it said, in the order in which that happened.
+type recorded struct {
+	root   string
+	dir    string // the data directory's path below root
+	backup []byte // what the database held before, if it was there
+	events []syscallEvent
+}
+
+// recordWriter runs a writer and records its system calls. Unless there is a backup, the data directory is in one that
+// is missing, too.
+func recordWriter(t *testing.T, seed uint64, backup []byte, pragmas ...string) recorded {
+	t.Helper()
+	strace := needStrace(t)
+	w := writer{seed: seed, sessions: 3, calls: 40, pragmas: append(littleMemory[:len(littleMemory):len(littleMemory)], pragmas...)}
+	if long() {
+		w.sessions, w.calls = 5, 200
+	}
+	r := recorded{root: t.TempDir(), dir: "new/data", backup: backup}
+	if backup != nil {
+		r.dir = "."
+		write(t, sqlitestore.File(r.root), backup)
+	}
+	w.dir = filepath.Join(r.root, r.dir)
+	trace := filepath.Join(t.TempDir(), "trace")
+	w.run(t, strace, "-f", "-y", "-xx", "-s", "1048576", "-o", trace, "-e", "trace="+tracedCalls)
+	r.events = parseTrace(t, trace)
+	return r
+}
+
+// disk is the disk as it was before the writer ran.
+func (r recorded) disk() *disk {
+	d := newDisk(r.root)
+	if r.backup != nil {
+		file := sqlitestore.File(r.root)
+		d.inode[file] = &inode{data: r.backup}
+		d.inode[r.root].names[filepath.Base(file)] = d.inode[file]
+	}
+	return d
+}
+
+// moments are n moments to cut the power at. A third of them is in the first session, before the first call.
+func (r recorded) moments(t *testing.T, random *rand.Rand, n int) []int {
+	t.Helper()
+	start := slices.IndexFunc(r.events, func(e syscallEvent) bool { return e.name == "write" && e.fd(t, 0) == 1 })
+	at := []int{len(r.events)}
+	for len(at) < n {
+		if len(at)%3 == 0 {
+			at = append(at, random.IntN(start))
+		} else {
+			at = append(at, start+random.IntN(len(r.events)+1-start))
+		}
+	}
+	slices.Sort(at)
+	return at
+}
+
+// cuts cuts the power at n moments and returns what is wrong afterwards, at most a few of it, and how many acknowledged
+// calls there were at the last cut. Said is what was said before. Kept is the share of what was not flushed that reaches
+// the disk all the same.
+func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n int, kept ...float64) (findings []string, acknowledged int) {
+	t.Helper()
+	l := newLedger()
+	l.read(said)
+	next := 0
+	for i, at := range r.moments(t, random, n) {
+		for ; next < at; next++ {
+			e := r.events[next]
+			// What is being said counts as said.
+			if e.name == "write" && !e.end && e.fd(t, 0) == 1 {
+				l.read(string(e.text(t, 1)))
+			}
+			d.apply(t, e)
+		}
+		dir := filepath.Join(t.TempDir(), fmt.Sprint("cut ", i))
+		d.cut(t, dir, random, kept[random.IntN(len(kept))])
+		for _, f := range l.check(t.Context(), filepath.Join(dir, r.dir)) {
+			findings = append(findings, fmt.Sprintf("cut before event %d of %d: %s", at, len(r.events), f))
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if len(findings) > 10 {
+			break
+		}
+	}
+	return findings, l.answers["ok"]
+}
+
+func cutCount(n int) int {
+	if long() {
+		return 20 * n
+	}
+	return n
+}
+
+// TestPowerCut cuts the power at random moments: everything that was acknowledged is there, and the file is sound.
+func TestPowerCut(t *testing.T) {
+	seed := seeded(t)
+	backup, said := backupFile(t)
+	for _, c := range []struct {
+		name   string
+		backup []byte
+		said   string
+	}{{"a new directory", nil, ""}, {"a restored backup", backup, said}} {
+		t.Run(c.name, func(t *testing.T) {
+			r := recordWriter(t, seed, c.backup)
+			checkpoints, flushes := 0, 0
+			for _, e := range r.events {
+				if e.end && e.name == "fsync" && strings.Contains(e.args[0], hexOf("-wal>")) {
+					flushes++
+				} else if e.end && e.name == "fsync" && strings.Contains(e.args[0], hexOf(".db>")) {
+					checkpoints++
+				}
+			}
+			n := 100
+			if long() {
+				n = 3000
+			}
+			findings, acknowledged := r.cuts(t, r.disk(), c.said, rand.New(rand.NewPCG(seed, 1)), n, 0, 0, 0.1, 0.5, 0.9)
+			for _, f := range findings {
+				t.Error(f)
+			}
+			t.Logf("%d system calls, %d of them flushes of the write-ahead log and %d of the file; %d acknowledged calls; %d cuts",
+				len(r.events)/2, flushes, checkpoints, acknowledged, n)
+			if checkpoints < 10 || acknowledged < 100 {
+				t.Error("too little happened for the cuts to mean something")
+			}
+		})
+	}
+}
+
+// hexOf is text as strace prints it, up to a bracket that ends it.
+func hexOf(text string) string {
+	text, bracket := strings.CutSuffix(text, ">")
+	var out strings.Builder
+	for _, b := range []byte(text) {
+		fmt.Fprintf(&out, `\x%02x`, b)
+	}
+	if bracket {
+		out.WriteByte('>')
+	}
+	return out.String()
+}
+
+// backupFile is a backup, which is not in the mode that a store serves its file in, and what a writer would have said.
+func backupFile(t *testing.T) (data []byte, said string) {
+	t.Helper()
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "backup")
+	s := open(t, dir, nil)
+	for i := range 20 {
+		id := fmt.Sprint("job-", i)
+		said += "try record " + id + "\n"
+		d, err := writerInput(id).Delivery(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
+			t.Fatal(o.Err)
+		}
+	}
+	if err := sqlitestore.Backup(t.Context(), dir, file, func(int64, int64) {}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data, said + strings.ReplaceAll(said, "try", "ok")
+}
+
+// TestPowerCutWithoutLoss: nothing is wrong when everything written reaches the disk, flushed or not. So what other cuts
+// find is due to what they lose.
+func TestPowerCutWithoutLoss(t *testing.T) {
+	seed := seeded(t)
+	r := recordWriter(t, seed, nil, "synchronous(OFF)")
+	findings, _ := r.cuts(t, r.disk(), "", rand.New(rand.NewPCG(seed, 1)), 20, 1)
+	for _, f := range findings {
+		t.Error(f)
+	}
+}
+
+// TestPowerCutFindsUnflushed takes the flushing away, in the store and in the disk: the cuts must find what that loses.
+func TestPowerCutFindsUnflushed(t *testing.T) {
+	seed := seeded(t)
+	for _, c := range []struct {
+		name    string
+		pragmas []string
+		lies    bool
+		want    string
+	}{
+		{"a store that does not flush", []string{"synchronous(OFF)"}, false, "lost"},
+		{"a store that flushes at checkpoints only", []string{"synchronous(NORMAL)"}, false, "lost"},
+		{"a disk that lies", nil, true, "damaged"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := recordWriter(t, seed, nil, c.pragmas...)
+			d := r.disk()
+			d.lies = c.lies
+			findings, _ := r.cuts(t, d, "", rand.New(rand.NewPCG(seed, 1)), 40, 0, 0.5)
+			if !slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, c.want) }) {
+				t.Errorf("nothing was found %s; found %q", c.want, findings)
+			}
+		})
+	}
+}
