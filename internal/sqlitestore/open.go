@@ -125,6 +125,14 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	if err != nil && !interrupted {
 		return err
 	}
+	// SQLite would open a file that may not be written all the same, and refuse every delivery.
+	file, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
 	if interrupted {
 		if err := s.takeBack(ctx); err != nil {
 			return err
@@ -199,13 +207,6 @@ func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
 
 // create makes the tables, all or none.
 func (s *Store) create(ctx context.Context) (err error) {
-	file, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
 	db, err := openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)")
 	if err != nil {
 		return err
