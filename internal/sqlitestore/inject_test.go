@@ -87,7 +87,7 @@ func (f fault) run(t *testing.T, seed uint64, when string, crash bool) *ledger {
 // inject runs the writer and returns what it said.
 func (f fault) inject(t *testing.T, w writer, when string) string {
 	t.Helper()
-	strace := []string{needStrace(t), "-f", "-o", os.DevNull, "-e", "trace=" + f.call,
+	strace := []string{needStrace(t), "-f", "--seccomp-bpf", "-o", os.DevNull, "-e", "trace=" + f.call,
 		"-e", fmt.Sprintf("inject=%s:error=%s:when=%s", f.call, f.errno, when), "-P", w.dir}
 	// Other files, such as the program's libraries, can be read.
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {

@@ -40,7 +40,7 @@ func recordWriter(t *testing.T, seed uint64, backup []byte, pragmas ...string) r
 	}
 	w.dir = filepath.Join(r.root, r.dir)
 	trace := filepath.Join(t.TempDir(), "trace")
-	w.run(t, strace, "-f", "-y", "-xx", "-s", "1048576", "-o", trace, "-e", "trace="+tracedCalls)
+	w.run(t, strace, "-f", "--seccomp-bpf", "-y", "-xx", "-s", "1048576", "-o", trace, "-e", "trace="+tracedCalls)
 	r.events = parseTrace(t, trace)
 	return r
 }
@@ -130,9 +130,9 @@ func TestPowerCut(t *testing.T) {
 					checkpoints++
 				}
 			}
-			n := 100
+			n := 60
 			if long() {
-				n = 3000
+				n = 1000
 			}
 			findings, acknowledged := r.cuts(t, r.disk(), c.said, rand.New(rand.NewPCG(seed, 1)), n, 0, 0, 0.1, 0.5, 0.9)
 			for _, f := range findings {
@@ -191,7 +191,7 @@ func backupFile(t *testing.T) (data []byte, said string) {
 func TestPowerCutWithoutLoss(t *testing.T) {
 	seed := seeded(t)
 	r := recordWriter(t, seed, nil, "synchronous(OFF)")
-	findings, _ := r.cuts(t, r.disk(), "", rand.New(rand.NewPCG(seed, 1)), 20, 1)
+	findings, _ := r.cuts(t, r.disk(), "", rand.New(rand.NewPCG(seed, 1)), 15, 1)
 	for _, f := range findings {
 		t.Error(f)
 	}
@@ -214,7 +214,7 @@ func TestPowerCutFindsUnflushed(t *testing.T) {
 			r := recordWriter(t, seed, nil, c.pragmas...)
 			d := r.disk()
 			d.lies = c.lies
-			findings, _ := r.cuts(t, d, "", rand.New(rand.NewPCG(seed, 1)), 40, 0, 0.5)
+			findings, _ := r.cuts(t, d, "", rand.New(rand.NewPCG(seed, 1)), 25, 0, 0.5)
 			if !slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, c.want) }) {
 				t.Errorf("nothing was found %s; found %q", c.want, findings)
 			}
