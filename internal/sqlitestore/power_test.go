@@ -104,13 +104,6 @@ func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n 
 	return findings, l.answers["ok"]
 }
 
-func cutCount(n int) int {
-	if long() {
-		return 20 * n
-	}
-	return n
-}
-
 // TestPowerCut cuts the power at random moments: everything that was acknowledged is there, and the file is sound.
 func TestPowerCut(t *testing.T) {
 	seed := seeded(t)

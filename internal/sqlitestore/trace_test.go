@@ -50,8 +50,9 @@ func (c *tracedCall) number(t *testing.T, i int) int {
 // text is the bytes of argument i, which strace -xx prints as "\x61\x62".
 func (c *tracedCall) text(t *testing.T, i int) []byte {
 	t.Helper()
-	quoted, ok := strings.CutPrefix(c.args[i], `"`)
-	if quoted, ok = strings.CutSuffix(quoted, `"`); !ok {
+	quoted, begun := strings.CutPrefix(c.args[i], `"`)
+	quoted, ended := strings.CutSuffix(quoted, `"`)
+	if !begun || !ended {
 		t.Fatalf("%s: argument %d is %.200s: no string, or cut short", c.name, i, c.args[i])
 	}
 	data, err := hex.DecodeString(strings.ReplaceAll(quoted, `\x`, ""))
