@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"log/slog"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -16,47 +15,6 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 )
-
-// Config bounds the batches and the queue. The zero value of each field means its default.
-type Config struct {
-	// Lanes is how many batches may be under way at once. A job's deliveries always take the same lane, so that one job
-	// is never in two batches of this process. Default 1, which is right for a store with a single writer.
-	Lanes int
-	// MaxItems and MaxBytes bound one batch. Defaults 256 deliveries and 8 MiB of bodies; a single delivery always fits.
-	MaxItems int
-	MaxBytes int
-	// QueueItems and QueueBytes bound what waits or is under way in all lanes together; past them a delivery is refused
-	// with job.ErrOverloaded. Defaults 8192 deliveries and 128 MiB of bodies.
-	QueueItems int
-	QueueBytes int
-	// Timeout bounds one batch, whatever its callers' deadlines are. Default 10 s.
-	Timeout time.Duration
-	// Observe hears of each write when it ends: how many deliveries it had and how long it took. Their callers wait for
-	// it. nil: nobody does.
-	Observe func(deliveries int, took time.Duration)
-	// Logger hears of panics in the store. Default slog.Default().
-	Logger *slog.Logger
-}
-
-func (c Config) withDefaults() Config {
-	def := func(p *int, v int) {
-		if *p <= 0 {
-			*p = v
-		}
-	}
-	def(&c.Lanes, 1)
-	def(&c.MaxItems, 256)
-	def(&c.MaxBytes, 8<<20)
-	def(&c.QueueItems, 8192)
-	def(&c.QueueBytes, 128<<20)
-	if c.Timeout <= 0 {
-		c.Timeout = 10 * time.Second
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	return c
-}
 
 // Store is a job.Store whose deliveries go through the lanes. Everything else is the wrapped store's own.
 type Store struct {
