@@ -53,6 +53,9 @@ type refAnswer struct {
 	err          string // "", "lost", "absent"
 }
 
+// maxRetold bounds by how many milliseconds one claim that is told of its lease again may make it longer.
+const maxRetold = 8
+
 type refLease struct {
 	token      string
 	generation int64
@@ -207,7 +210,8 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 // was not claimed by it.
 func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) {
 	if j.state == job.StateLeased && now < j.due && j.claim == op.request {
-		j.due++ // told again: see job.Work.Retell
+		// Told again, see job.Work.Retell; several times over where the store had to find out whether it was marked so.
+		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)
 		return got == refAnswer{lease: j.lease(), withBody: true}, j
 	}
 	free := j.exists && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)
