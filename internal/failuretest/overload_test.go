@@ -37,7 +37,7 @@ const (
 	stormConns = 8
 	// stormRSS is what the service may take at most: the bounds of docs/failures.md, each a few times over, since a
 	// payload is decoded, converted and written. A service without bounds takes as much as there is.
-	stormRSS = 1 << 30
+	stormRSS = memoryFactor << 30
 )
 
 // TestOverload sends the service ten times as many deliveries of 1 MiB as it can write, at a steady rate, whatever it
@@ -210,9 +210,10 @@ func (l *storm) run(length time.Duration, rate float64) {
 				l.unsent.Add(1)
 				continue
 			}
+			id := fmt.Sprintf("o-%d", sent)
 			l.calls.Go(func() {
 				defer l.inside.Add(-1)
-				l.one(fmt.Sprintf("o-%d", sent))
+				l.one(id)
 			})
 		}
 		time.Sleep(time.Millisecond) // The rate is what this is about.
