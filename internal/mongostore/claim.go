@@ -53,8 +53,9 @@ type claim struct {
 	// granted is what this call tried to put under leases, by their tokens.
 	granted map[string]job.Work
 
-	// unknown is set once a lease may have been granted, or may be granted later still.
-	unknown bool
+	// open is true while a lease may have been granted that has not been looked for; unknown is set once one may be granted
+	// later still.
+	open, unknown bool
 	// failed is the last failure, fated its fate.
 	failed error
 	fated  fate
@@ -74,13 +75,16 @@ func (c *claim) run(caller context.Context) ([]job.Claimed, error) {
 		if len(claimed) > 0 {
 			return claimed, nil
 		}
+		if err != nil && c.note(f, err) {
+			return nil, c.failure(caller)
+		}
 		if round > maxClaimRounds || round > 1 && (caller.Err() != nil || !sleep(ctx, pause.NextBackOff())) {
 			return nil, c.failure(caller)
 		}
-		nothing := false
-		if err == nil {
-			nothing, f, err = c.leaseDue(ctx)
+		if err != nil {
+			continue
 		}
+		nothing, f, err := c.leaseDue(ctx)
 		if nothing || err != nil && c.note(f, err) {
 			return nil, c.failure(caller)
 		}
@@ -100,7 +104,7 @@ func (c *claim) failure(caller context.Context) error {
 	switch {
 	case c.failed == nil:
 		return nil
-	case c.unknown:
+	case c.unknown || c.open:
 		return ended(caller, fateUnknown, c.failed)
 	}
 	return ended(caller, c.fated, c.failed)
@@ -119,8 +123,11 @@ func outlast(caller context.Context, while time.Duration) (context.Context, cont
 // held is the answer if the request holds leases, granted by this call or by an earlier one; it is empty when it holds none.
 func (c *claim) held(ctx context.Context) ([]job.Claimed, fate, error) {
 	held, f, err := c.findRecords(ctx, c.heldBy(c.req.RequestID, c.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
-	if err != nil || len(held) == 0 {
+	if err != nil {
 		return nil, f, err
+	}
+	if c.open = len(held) > 0; !c.open {
+		return nil, f, nil
 	}
 	// What an earlier call of the same request got comes last.
 	slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(c.order[a.JobID], c.order[b.JobID]) })
@@ -172,11 +179,13 @@ func (c *claim) lease(ctx context.Context, due []job.Record) (fate, error) {
 	}
 	tracked, sent := track(ctx)
 	_, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
-	if err == nil {
+	if c.open = true; err == nil {
 		return 0, nil
 	}
+	f := writeFate(err, sent)
+	c.open = f != fateUnsent
 	c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(due), "error", c.explain(err))
-	return writeFate(err, sent), err
+	return f, err
 }
 
 // heldBy matches the running leases of a ClaimWork call.

@@ -278,6 +278,48 @@ func TestOpenClaim(t *testing.T) {
 	}
 }
 
+// TestGrantedButNotSeen: a claim whose leases were granted, and that could not look for them, does not say that nothing was
+// written, and not that there is no work either. Repeated, it is told of them.
+func TestGrantedButNotSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		wait  time.Duration
+		fault func(b *bench) wireproxy.Fault
+	}{
+		"database gone": {time.Minute, func(b *bench) wireproxy.Fault {
+			return func(x *wireproxy.Exchange) error {
+				b.proxy.Down()
+				return wireproxy.CutBefore(x)
+			}
+		}},
+		"caller gone": {500 * time.Millisecond, func(*bench) wireproxy.Fault { return wireproxy.BlackHole }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "")
+			b.must(newDelivery(t, "j", "r", job.ModeQueued))
+			// The first two finds look for what the request holds and for what is due.
+			b.proxy.Add(&wireproxy.Rule{Command: "find", Skip: 2, Do: c.fault(b)})
+			ctx, cancel := context.WithTimeout(within(t), c.wait)
+			defer cancel()
+			req := job.ClaimRequest{RequestID: "claim", Max: 1, Lease: time.Hour, MaxBytes: 1 << 20}
+			if got, err := b.store.Claim(ctx, req); !errors.Is(err, job.ErrOutcomeUnknown) || len(got) > 0 {
+				t.Errorf("got %+v, %v; want job.ErrOutcomeUnknown", got, err)
+			}
+			b.calm()
+			b.proxy.Up()
+			for range 10 { // until the driver has found the database again
+				got, err := b.store.Claim(within(t), req)
+				if err == nil {
+					if len(got) != 1 || got[0].Record.Work.Attempts != 1 {
+						t.Errorf("repeated: %+v", got)
+					}
+					return
+				}
+			}
+			t.Error("the repeated claim does not come through")
+		})
+	}
+}
+
 // TestCountedButNotClaimed: a delivery that was counted is not one of which nothing was sent, although nothing was of its
 // claim: the only connection is busy, and the caller gives up.
 func TestCountedButNotClaimed(t *testing.T) {
