@@ -4,24 +4,70 @@ import (
 	"context"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/job"
 )
 
 // largeAnswer is the size from which on an answer counts. Smaller ones are bounded by the number of streams.
 const largeAnswer = 64 << 10
 
+// answersShare is by how much the bound of all answers is divided for one connection.
+const answersShare = 4
+
 // answers bounds the large answers that wait to be sent: a peer that does not read leaves them here, and its calls are
-// over by then. It has a bound apart from that of the requests, so that such a peer keeps nobody from writing.
+// over by then. It has a bound apart from that of the requests, so that such a peer keeps nobody from writing, and each
+// connection has a share of it, so that one keeps nobody from reading.
 type answers struct {
 	maxBytes int64
-	bytes    atomic.Int64
+
+	mu     sync.Mutex
+	bytes  int64
+	byPeer map[string]int64
+}
+
+func newAnswers(maxBytes int64) *answers {
+	return &answers{maxBytes: maxBytes, byPeer: make(map[string]int64)}
+}
+
+// held is how many bytes of answers wait.
+func (a *answers) held() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes
+}
+
+// fits tells whether size more bytes have room. A connection for which nothing waits has room for one answer in any case,
+// as long as there is room at all.
+func (a *answers) fits(peer string, size int64) bool {
+	mine := a.byPeer[peer]
+	return a.bytes+size <= a.maxBytes && (mine == 0 || mine+size <= a.maxBytes/answersShare)
+}
+
+// add counts size bytes, unless there must be room and is none.
+func (a *answers) add(peer string, size int64, must bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if must && !a.fits(peer, size) {
+		return false
+	}
+	a.bytes += size
+	if a.byPeer[peer] += size; a.byPeer[peer] == 0 {
+		delete(a.byPeer, peer)
+	}
+	return true
+}
+
+// peerOf names the connection of a call.
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // answer is a large answer on its way through the codec.
@@ -29,12 +75,13 @@ type answer struct {
 	msg  proto.Message
 	size int64
 	from *answers
+	peer string
 	once sync.Once
 }
 
 // room makes an answer of a large message. A read is refused where there is no room. What a write says is sent in any
 // case: it has been done.
-func (a *answers) room(method string, resp any) (*answer, error) {
+func (a *answers) room(ctx context.Context, method string, resp any) (*answer, error) {
 	msg, ok := resp.(proto.Message)
 	if !ok {
 		return nil, nil
@@ -43,28 +90,37 @@ func (a *answers) room(method string, resp any) (*answer, error) {
 	if size < largeAnswer {
 		return nil, nil
 	}
-	if a.bytes.Add(size) > a.maxBytes && method == joboncev1.IdempotencyService_GetJob_FullMethodName {
-		a.bytes.Add(-size)
-		return nil, job.ErrOverloaded
+	from := peerOf(ctx)
+	if !a.add(from, size, method == joboncev1.IdempotencyService_GetJob_FullMethodName) {
+		return nil, errUnread()
 	}
-	return &answer{msg: msg, size: size, from: a}, nil
+	return &answer{msg: msg, size: size, from: a, peer: from}, nil
 }
 
 // reserving wraps a handler so that its large answers have room, for which it sets out.
 func (a *answers) reserving(method string, handler func(context.Context, any) (any, error), out **answer) func(context.Context, any) (any, error) {
 	return func(ctx context.Context, req any) (any, error) {
+		// Claimed jobs come with their payloads: a peer that does not read the last ones gets no more.
+		if method == joboncev1.WorkService_ClaimWork_FullMethodName && !a.add(peerOf(ctx), 0, true) {
+			return nil, fail(ctx, errUnread(), "")
+		}
 		resp, err := handler(ctx, req)
 		if err != nil {
 			return resp, err
 		}
-		if *out, err = a.room(method, resp); err != nil {
+		if *out, err = a.room(ctx, method, resp); err != nil {
 			return nil, fail(ctx, err, "")
 		}
 		return resp, nil
 	}
 }
 
-func (a *answer) release() { a.once.Do(func() { a.from.bytes.Add(-a.size) }) }
+// errUnread is the error of a call for whose answer there is no room.
+func errUnread() error {
+	return newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many answers wait to be read; nothing was written")
+}
+
+func (a *answer) release() { a.once.Do(func() { a.from.add(a.peer, -a.size, false) }) }
 
 // Get and Put make an answer the pool that its encoded bytes come from, so that it hears when they have been sent.
 func (a *answer) Get(n int) *[]byte {
@@ -93,5 +149,6 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return nil, err
 	}
 	*buf = b
+	a.msg = nil // not to be kept until the bytes are sent
 	return mem.BufferSlice{mem.NewBuffer(buf, a)}, nil
 }

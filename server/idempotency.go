@@ -136,8 +136,8 @@ func errRetryWithoutID() error {
 
 // checkBatch checks what concerns a batch as a whole.
 func checkBatch(deliveries []*joboncev1.RecordDeliveryRequest) error {
-	if n := len(deliveries); n > maxBatchItems {
-		return &job.InvalidError{Field: "deliveries", Problem: fmt.Sprintf("has %d items; the limit is %d", n, maxBatchItems)}
+	if err := listTooLong("deliveries", len(deliveries), maxBatchItems); err != nil {
+		return err
 	}
 	var bytes int
 	for _, d := range deliveries {

@@ -23,8 +23,12 @@ import (
 func decode(data mem.BufferSlice, msg proto.Message) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
+	md := msg.ProtoReflect().Descriptor()
+	if err := checkLists(buf.ReadOnlyData(), md); err != nil {
+		return err
+	}
 	if proto.Unmarshal(buf.ReadOnlyData(), msg) != nil {
-		return malformed(checkWire(buf.ReadOnlyData(), msg.ProtoReflect().Descriptor()))
+		return malformed(checkWire(buf.ReadOnlyData(), md))
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -49,6 +51,8 @@ func TestMalformedRequests(t *testing.T) {
 		{"in a batch", joboncev1.IdempotencyService_BatchRecordDeliveries_FullMethodName,
 			append(append([]byte{}, good...), field(1, field(1, []byte("b")), field(4, notText))...), "deliveries[1].payload", "payload_bytes"},
 		{"of a read", joboncev1.IdempotencyService_GetJob_FullMethodName, field(1, notText), "job_id", "UTF-8"},
+		{"millions of deliveries", joboncev1.IdempotencyService_BatchRecordDeliveries_FullMethodName, emptyItems(1), "deliveries", "the limit is 256"},
+		{"millions of events", joboncev1.WorkService_ClaimWork_FullMethodName, emptyItems(3), "events", "the limit is 100"},
 		{"no message at all", joboncev1.IdempotencyService_GetJob_FullMethodName, []byte{0xff, 0xff}, "", "well-formed"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -135,5 +139,22 @@ func TestMalformedAmongGood(t *testing.T) {
 		if err != nil || got.GetJob().GetPayload() != body {
 			t.Fatalf("%s came back changed, %v", id, err)
 		}
+	}
+}
+
+// emptyItems is as many empty items of a list as a request holds.
+func emptyItems(number byte) []byte {
+	return bytes.Repeat([]byte{number<<3 | 2, 0}, maxReceiveBytes/2)
+}
+
+// TestLongListsAreNotDecoded: the memory for millions of items is not taken just to count them.
+func TestLongListsAreNotDecoded(t *testing.T) {
+	wire := emptyItems(1)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := decode(mem.BufferSlice{mem.SliceBuffer(wire)}, new(joboncev1.BatchRecordDeliveriesRequest))
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; err == nil || took > maxReceiveBytes {
+		t.Errorf("took %d bytes for %d on the wire, and said %v", took, len(wire), err)
 	}
 }

@@ -136,7 +136,7 @@ func TestOverloadIsSeen(t *testing.T) {
 
 // Answers that nobody reads count, and reads that have no room for theirs are refused; writes go on.
 func TestAnswersNotRead(t *testing.T) {
-	const bound, size = 4 << 20, 1 << 20
+	const bound, size = 16 << 20, 1 << 20 // of which a connection has a quarter
 	s := start(t, Config{MaxAnswerBytes: bound}, new(memoryJobs))
 	if _, err := s.RecordDelivery(t.Context(), text("large", strings.Repeat("x", size))); err != nil {
 		t.Fatal(err)
@@ -151,21 +151,58 @@ func TestAnswersNotRead(t *testing.T) {
 			t.Fatalf("got %v", got)
 		}
 	}
-	if n := s.server.answers.bytes.Load(); n > bound || n < 3*size {
-		t.Errorf("%d bytes are held, the bound is %d", n, bound)
+	if _, err := s.GetJob(t.Context(), full); err != nil {
+		t.Errorf("a read of another connection got %v", err)
 	}
+	peers := []*rawPeer{p}
+	for range 4 {
+		p := dial(t, s.conn.Target())
+		peers = append(peers, p)
+		for range 3 {
+			p.call(t, joboncev1.IdempotencyService_GetJob_FullMethodName, encode(t, full))
+		}
+	}
+	eventually(t, "the bound is not reached", func() bool {
+		n := s.server.answers.held()
+		return n <= bound && n > bound-size-4096
+	})
 	if _, err := s.GetJob(t.Context(), full); details(t, err).reason != "OVERLOADED" {
 		t.Errorf("one more read got %v", err)
 	}
 	if _, err := s.RecordDelivery(t.Context(), text("another", "{}")); err != nil {
 		t.Errorf("a write got %v", err)
 	}
-	p.close()
+	for _, p := range peers {
+		p.close()
+	}
 	eventually(t, "the answers are still held", func() bool {
 		collect()
-		return s.server.answers.bytes.Load() == 0
+		return s.server.answers.held() == 0
 	})
 	if _, err := s.GetJob(t.Context(), full); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestAnswersShare: a connection has a quarter of the room, and one answer in any case; who has more gets no claims.
+func TestAnswersShare(t *testing.T) {
+	a := newAnswers(100)
+	for _, c := range []struct {
+		peer string
+		size int64
+		must bool
+		want bool
+	}{
+		{"one", 60, true, true}, {"one", 1, true, false}, {"one", 0, true, false},
+		{"two", 20, true, true}, {"two", 5, true, true}, {"two", 1, true, false}, {"two", 0, true, true},
+		{"two", 10, false, true}, {"two", 0, true, false}, {"three", 6, true, false}, {"three", 5, true, true},
+		{"one", -60, false, true}, {"two", -35, false, true}, {"three", -5, false, true},
+	} {
+		if got := a.add(c.peer, c.size, c.must); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	if a.held() != 0 || len(a.byPeer) != 0 {
+		t.Errorf("%d bytes are still held, by %v", a.held(), a.byPeer)
 	}
 }

@@ -96,7 +96,7 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger,
 		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName)
 	bell := newBell()
-	s.limit, s.answers = newAdmission(cfg.MaxCalls, cfg.MaxCallBytes), &answers{maxBytes: cfg.MaxAnswerBytes}
+	s.limit, s.answers = newAdmission(cfg.MaxCalls, cfg.MaxCallBytes), newAnswers(cfg.MaxAnswerBytes)
 	registrar := registrar{s.grpc, s.limit, s.answers, cfg.MaxCallTime}
 	joboncev1.RegisterIdempotencyServiceServer(registrar, &idempotencyService{
 		jobs: jobs, maxPayload: cfg.MaxPayloadBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,

@@ -23,7 +23,7 @@ func holdUp(t *testing.T, s *running) (slow *rawPeer) {
 	dial(t, s.conn.Target())
 	eventually(t, "the calls are in the server", func() bool {
 		calls, bytes := s.server.limit.held()
-		return calls == 1 && bytes > 0 && s.server.answers.bytes.Load() > 0
+		return calls == 1 && bytes > 0 && s.server.answers.held() > 0
 	})
 	return slow
 }

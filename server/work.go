@@ -132,8 +132,8 @@ func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.Cla
 		return r, err
 	}
 	r.Lease = lease
-	if len(r.Events) > job.MaxClaimEvents {
-		return r, &job.InvalidError{Field: "events", Problem: fmt.Sprintf("has %d items; the limit is %d", len(r.Events), job.MaxClaimEvents)}
+	if err := listTooLong("events", len(r.Events), job.MaxClaimEvents); err != nil {
+		return r, err
 	}
 	for i, event := range r.Events {
 		field := fmt.Sprintf("events[%d]", i)
