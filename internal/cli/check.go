@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 )
 
@@ -30,7 +31,7 @@ What is wrong is printed a line each, and the exit code is then 1.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := sqlitestore.File(store.dataDir)
 			if len(args) > 0 {
-				if cmd.Flags().Changed("data-dir") {
+				if config.OriginOf(cmd.Flags().Lookup("data-dir")).Layer == config.FromCommandLine {
 					return usagef("FILE and --data-dir both say what to check; leave one out")
 				}
 				file = args[0]
