@@ -30,8 +30,16 @@ func (s *Store) All(ctx context.Context) iter.Seq2[job.Record, error] {
 			yield(job.Record{}, err)
 			return
 		}
-		err := each(ctx, s.readerDB, func(r *row) bool { return yield(r.Record, nil) })
-		if err != nil {
+		ended := false
+		var bad error
+		err := each(ctx, s.readerDB, func(r *row, fault error) bool {
+			if bad = fault; fault != nil {
+				return false
+			}
+			ended = !yield(r.Record, nil)
+			return !ended
+		})
+		if err = errors.Join(bad, err); err != nil && !ended {
 			yield(job.Record{}, fmt.Errorf("%s: %w", s.path, err))
 		}
 	}
@@ -48,21 +56,32 @@ func count(ctx context.Context, db querier) (n int64, err error) {
 	return n, describe(err)
 }
 
-// each calls f with every job until that returns false.
-func each(ctx context.Context, db querier, f func(*row) bool) (err error) {
+// each calls f with every job until that returns false, or with the fault of a row that holds what we never write.
+func each(ctx context.Context, db querier, f func(r *row, fault error) bool) (err error) {
 	rows, err := db.QueryContext(ctx, allQuery)
 	if err != nil {
 		return describe(err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		r, err := scanRecord(rows, true)
-		if err != nil {
-			return describe(err)
+		r, fault := scanRecord(rows, true)
+		if fault != nil && ctx.Err() != nil { // it closes the rows at any time
+			return ctx.Err()
 		}
-		if !f(&r) {
+		if !f(&r, unreadable(&r, fault)) {
 			return nil
 		}
 	}
 	return describe(rows.Err())
+}
+
+// unreadable says of which row, by what was read of it, a fault is.
+func unreadable(r *row, fault error) error {
+	switch {
+	case fault == nil:
+		return nil
+	case r.JobID == "":
+		return fmt.Errorf("row %d of jobs cannot be read: %w", r.id, fault)
+	}
+	return fmt.Errorf("job %q cannot be read: %w", r.JobID, fault)
 }

@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	"modernc.org/sqlite" // also the driver "sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 const (
@@ -202,6 +203,10 @@ func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
 	var newest sql.NullString
 	err = db.QueryRowContext(ctx, "SELECT (SELECT max(id) FROM jobs) || (SELECT max(id) FROM large_bodies) || (SELECT max(job_id) FROM jobs)").
 		Scan(&newest)
+	var se *sqlite.Error
+	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // no such table
+		return false, fmt.Errorf("%w; restore a backup: %v", ErrDamaged, err)
+	}
 	return false, describe(err)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -99,15 +100,22 @@ func (v *Verification) look(ctx context.Context, conn *sql.Conn, progress Progre
 	if err := v.structure(ctx, conn); err != nil {
 		return err
 	}
-	err = each(ctx, conn, func(r *row) bool {
+	if err := v.objects(ctx, conn); err != nil {
+		return err
+	}
+	err = each(ctx, conn, func(r *row, fault error) bool {
 		v.Jobs++
+		progress(v.Jobs, total)
+		if fault != nil {
+			v.find("%v", fault)
+			return true
+		}
 		for _, fault := range r.Faults() {
 			v.find("job %q %s", r.JobID, fault)
 		}
 		if r.kind > job.BodyBytes {
 			v.find("job %q has a body of unknown kind %d", r.JobID, r.kind)
 		}
-		progress(v.Jobs, total)
 		return true
 	})
 	if err != nil {
@@ -138,4 +146,48 @@ func (v *Verification) structure(ctx context.Context, conn *sql.Conn) (err error
 		}
 	}
 	return describe(rows.Err())
+}
+
+// objects looks for each table, index and view that the schema makes. SQLite misses none of them by itself.
+func (v *Verification) objects(ctx context.Context, conn *sql.Conn) (err error) {
+	there, err := objects(ctx, conn)
+	if err != nil {
+		return describe(err)
+	}
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	db.SetMaxOpenConns(1) // another connection would be another database
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return err
+	}
+	want, err := objects(ctx, db)
+	if err != nil {
+		return err
+	}
+	for _, o := range want {
+		if !slices.Contains(there, o) {
+			v.find("the %s is missing", o)
+		}
+	}
+	return nil
+}
+
+// objects lists what a database has, each as its type and name.
+func objects(ctx context.Context, db querier) (out []string, err error) {
+	rows, err := db.QueryContext(ctx, "SELECT type || ' ' || name FROM sqlite_schema ORDER BY rowid")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var o string
+		if err := rows.Scan(&o); err != nil {
+			return nil, err
+		}
+		out = append(out, o)
+	}
+	return out, rows.Err()
 }

@@ -89,7 +89,14 @@ func TestVerifyFinds(t *testing.T) {
 		{"lost body", `job "job 2" has no payload`, sql(`DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
 		{"stray body", "1 bodies belong to no job", sql(`INSERT INTO large_bodies VALUES (999999, 'x', NULL)`)},
 		{"counter", `job "job 3" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 3'`)},
-		{"state", "unknown name", sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
+		{"state", `job "job 3" cannot be read: the file holds an unknown name "lazy"`, sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
+		{"range", `job "job 3" cannot be read: `, sql(`UPDATE jobs SET work_attempts = 5000000000 WHERE job_id = 'job 3'`)},
+		{"after an unreadable one", `job "job 4" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 4';
+			UPDATE jobs SET work_mode = 'lazy' WHERE job_id = 'job 3'`)},
+		{"unreadable without a name", "row 4 of jobs cannot be read: ", sql(`UPDATE jobs SET job_id = '', work_state = 'lazy' WHERE id = 4`)},
+		{"no index", "the index jobs_due is missing", sql(`DROP INDEX jobs_due`)},
+		{"no view", "the view bodies is missing", sql(`DROP VIEW bodies`)},
+		{"no table", "no such table: large_bodies", sql(`DROP TABLE large_bodies`)},
 		{"lease", `job "job 1" is leased without a token`, sql(`UPDATE jobs SET work_token = NULL WHERE job_id = 'job 1'`)},
 		{"kind", `job "job 1" has a body of unknown kind 7`, sql(`UPDATE jobs SET body_kind = 7 WHERE job_id = 'job 1'`)},
 		{"index", "SQLite: ", sql(`PRAGMA writable_schema = ON;
@@ -283,6 +290,24 @@ func TestBackupRefuses(t *testing.T) {
 		t.Errorf("the file that was there holds %q, %v", data, err)
 	}
 	wantFiles(t, into, 1)
+}
+
+func TestAllNamesWhatItCannotRead(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	fill(t, s, 5)
+	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'")
+	jobs := 0
+	for _, err := range s.All(t.Context()) {
+		if err == nil {
+			jobs++
+		} else if !strings.Contains(err.Error(), `job "job 3" cannot be read`) {
+			t.Errorf("%v", err)
+		}
+	}
+	if jobs != 3 {
+		t.Errorf("%d jobs before it", jobs)
+	}
 }
 
 func TestAllOfAClosedStore(t *testing.T) {
