@@ -26,6 +26,9 @@ delivery that was recorded after the backup is then unknown, and its next repeti
 			if len(args) != 1 {
 				return usagef("needs one argument, the FILE, and got %d", len(args))
 			}
+			if args[0] == "" || args[0] == "-" {
+				return usagef("FILE is %q, and must name a new file", args[0])
+			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -8,8 +8,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // backupPages is how many pages are copied between two looks at the context.
@@ -35,11 +37,33 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (err error
 		}
 		return err
 	}
+	if err := s.backupTo(ctx, file, progress); err != nil {
+		if full(err) { // the text would name a file that is gone
+			return fmt.Errorf("%s: the disk is full", file)
+		}
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
+}
+
+// full tells whether it was for want of space. What the store's own file lacks, describe has said in words.
+func full(err error) bool {
+	var se *sqlite.Error
+	return errors.Is(err, syscall.ENOSPC) ||
+		errors.As(err, &se) && (se.Code()&0xff == sqlite3.SQLITE_FULL || se.Code() == sqlite3.SQLITE_IOERR_SHMSIZE)
+}
+
+// backupTo makes the file under another name first.
+func (s *Store) backupTo(ctx context.Context, file string, progress Progress) (err error) {
 	part, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*.part") // mode 0600
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, removeIfThere(part.Name())) }()
+	defer func() {
+		for _, suffix := range []string{"", "-journal", "-wal", "-shm"} { // SQLite leaves its own when it fails
+			err = errors.Join(err, removeIfThere(part.Name()+suffix))
+		}
+	}()
 	if err := errors.Join(part.Close(), s.backup(ctx, part.Name(), progress)); err != nil {
 		return err
 	}
@@ -72,7 +96,11 @@ func (s *Store) backup(ctx context.Context, into string, progress Progress) (err
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, b.Finish()) }()
+		defer func() {
+			if finishErr := b.Finish(); err == nil { // it repeats what a step said
+				err = finishErr
+			}
+		}()
 		for more := true; more; {
 			if err := ctx.Err(); err != nil {
 				return err

@@ -226,3 +226,30 @@ func TestFullFile(t *testing.T) {
 	}
 	s.close(t, dir)
 }
+
+// TestBackupOntoFullDisk: wherever the space ends, nothing is left behind, and the error says once what is the matter.
+func TestBackupOntoFullDisk(t *testing.T) {
+	data := t.TempDir()
+	s := open(t, data, nil)
+	fill(t, s, 200)
+	whole := filepath.Join(t.TempDir(), "whole")
+	if err := sqlitestore.Backup(t.Context(), data, whole, func(int64, int64) {}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := int(info.Size() >> 10)
+	for _, kilobytes := range []int{4, 8, 40, size / 2, size - 4, size, size + 4} { // with the last, the pages find room
+		into := tmpfs(t, kilobytes)
+		path := filepath.Join(into, "b.db")
+		err := sqlitestore.Backup(t.Context(), data, path, func(int64, int64) {})
+		if want := path + ": the disk is full"; err == nil || err.Error() != want {
+			t.Errorf("%d KiB: %v, want %s", kilobytes, err, want)
+		}
+		if left, err := os.ReadDir(into); err != nil || len(left) > 0 {
+			t.Errorf("%d KiB: %v are left, %v", kilobytes, left, err)
+		}
+	}
+}
