@@ -1,6 +1,9 @@
 package client
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -24,6 +27,23 @@ func newAddressList(target string) addressList {
 		list[i] = strings.TrimSpace(list[i])
 	}
 	return addressList{list}
+}
+
+// checkList says what is wrong with a target that is a list. One alone is gRPC's to judge, which knows a default port; of
+// those in a list it would report nothing but failing connections.
+func checkList(target string) error {
+	if !isList(target) {
+		return nil
+	}
+	for _, addr := range newAddressList(target).addresses {
+		if addr == "" {
+			return errors.New("the target is a list with an empty address")
+		}
+		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
+			return fmt.Errorf("the target is a list, and %q in it is not host:port", addr)
+		}
+	}
+	return nil
 }
 
 // option has the client resolve its target with the list.

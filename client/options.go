@@ -149,11 +149,12 @@ func (o *options) validate(target string) error {
 	if err := o.policy.complete(); err != nil {
 		return fmt.Errorf("WithRetry: %w", err)
 	}
+	if err := checkList(target); err != nil {
+		return err
+	}
 	switch {
 	case target == "":
 		return errors.New("the target is empty")
-	case isList(target) && slices.Contains(newAddressList(target).addresses, ""):
-		return errors.New("the target is a list with an empty address")
 	case o.useTLS && o.insecure:
 		return errors.New("WithTLS and WithInsecure exclude each other")
 	case o.timeout < 0:
