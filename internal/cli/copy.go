@@ -43,6 +43,9 @@ after an earlier copy.
   jobonce copy --data-dir /var/lib/jobonce --mongodb-uri-file /run/secrets/mongodb-uri`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait <= 0 {
+				return usagef("--timeout must be above zero")
+			}
 			flag, from, err := highest(cmd.Flags(), "mongodb-uri", "mongodb-uri-file")
 			if err != nil {
 				return err
@@ -67,7 +70,7 @@ after an earlier copy.
 
 func copyStore(cmd *cobra.Command, store *storeConfig, wait time.Duration) (err error) {
 	ctx := cmd.Context()
-	logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelError}))
+	logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if _, err := os.Stat(sqlitestore.File(store.dataDir)); err != nil { // opening would make one
 		return fmt.Errorf("%w; is --data-dir right?", err)
 	}

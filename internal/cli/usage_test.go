@@ -37,6 +37,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --max-payload-bytes 3145729", `must be a whole number from 1 to 3145728; see 'jobonce serve --help'`},
 		{"serve --max-payload-bytes 0", `must be a whole number from 1 to 3145728; see 'jobonce serve --help'`},
 		{"serve --log-level loud", `must be one of debug, info, warn, error; see 'jobonce serve --help'`},
+		{"copy --timeout 0s", `--timeout must be above zero; see 'jobonce copy --help'`},
 		{"version x", `unexpected argument "x"; see 'jobonce version --help'`},
 	} {
 		code, stdout, stderr := run(strings.Fields(tc.args)...)

@@ -25,9 +25,13 @@ type Copied struct {
 
 // Copy writes records of another store as they are, with their payloads, deliveries and work. A job that is recorded here
 // already keeps its record, so copying again does no harm and goes on where an earlier copy ended. When it fails, some
-// may have been written. At most a few MiB should be copied at a time: it is one bulk.
+// may have been written. At most a few MiB should be copied at a time: it is one bulk. The error matches that of a context
+// which has ended.
 func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) {
 	var out Copied
+	if err := ctx.Err(); err != nil {
+		return out, interruptedError{err}
+	}
 	done, err := s.enter()
 	if err != nil {
 		return out, err
@@ -45,12 +49,25 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 		if pending, err = s.copy(ctx, pending, &out); err != nil {
 			return out, err
 		}
-		if len(pending) > 0 && (try == maxTries || !sleep(ctx, pause.NextBackOff())) {
+		if len(pending) == 0 {
+			break
+		}
+		again := try < maxTries && sleep(ctx, pause.NextBackOff())
+		if err := ctx.Err(); err != nil { // what the driver made of it says less
+			return out, interruptedError{err}
+		}
+		if !again {
 			return out, fmt.Errorf("%d jobs could not be copied, job %q among them: %w", len(pending), pending[0].record.JobID, pending[0].why)
 		}
 	}
 	return out, nil
 }
+
+// interruptedError is the error of a context that has ended, for people.
+type interruptedError struct{ cause error }
+
+func (interruptedError) Error() string   { return "interrupted" }
+func (e interruptedError) Unwrap() error { return e.cause }
 
 // copying is a record on its way.
 type copying struct {

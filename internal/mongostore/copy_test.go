@@ -1,6 +1,8 @@
 package mongostore_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -128,5 +130,25 @@ func TestCopyToNowhere(t *testing.T) {
 	s := openUnready(t, mongostore.Options{URI: "mongodb://127.0.0.1:1/", Database: "d"})
 	if got, err := s.Copy(t.Context(), copiedRecords(t)); err == nil || got.Written != 0 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestCopyInterrupted ends the context before and during a copy.
+func TestCopyInterrupted(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	away := openUnready(t, mongostore.Options{URI: "mongodb://127.0.0.1:1/", Database: "d"})
+	if _, err := away.Copy(ended, copiedRecords(t)); !errors.Is(err, context.Canceled) || err.Error() != "interrupted" {
+		t.Errorf("before: %v", err)
+	}
+	b := newBench(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.proxy.Add(&wireproxy.Rule{Command: "update", Times: 1, Do: func(x *wireproxy.Exchange) error {
+		cancel()
+		return x.Pass()
+	}})
+	if _, err := b.store.Copy(ctx, copiedRecords(t)); !errors.Is(err, context.Canceled) || err.Error() != "interrupted" {
+		t.Errorf("during: %v", err)
 	}
 }
