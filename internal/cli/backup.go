@@ -48,6 +48,6 @@ delivery that was recorded after the backup is then unknown, and its next repeti
 		},
 	}
 	store.declareDataDir(cmd.Flags())
-	fromEnvironment(cmd, "", cmd.Flags())
+	configuredLikeServe(cmd)
 	return cmd
 }

@@ -46,7 +46,7 @@ What is wrong is printed a line each, and the exit code is then 1.`,
 		},
 	}
 	store.declareDataDir(cmd.Flags())
-	fromEnvironment(cmd, "", cmd.Flags())
+	configuredLikeServe(cmd)
 	return cmd
 }
 

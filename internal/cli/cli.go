@@ -128,6 +128,21 @@ func configured(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
 	fromEnvironment(cmd, section, keys)
 }
 
+// configuredLikeServe lets the environment set every flag of cmd, and the section "serve" of the configuration file those
+// that serve has too. Its own flags are declared before. The section's other keys are checked, and are not for cmd.
+func configuredLikeServe(cmd *cobra.Command) {
+	flags, keys := cmd.Flags(), pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	_, all := newServeConfig()
+	all.VisitAll(func(f *pflag.Flag) {
+		if own := flags.Lookup(f.Name); own != nil {
+			f = own
+		}
+		keys.AddFlag(f)
+	})
+	flags.String(config.FileFlag, "", "YAML `file` whose section \"serve\" sets flags by their names")
+	fromEnvironment(cmd, "serve", keys)
+}
+
 // fromEnvironment lets the environment set every flag of cmd, and the file too if cmd has the flag that names it.
 func fromEnvironment(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {

@@ -64,7 +64,7 @@ after an earlier copy.
 	store.declareDataDir(flags)
 	store.declareMongoDB(flags)
 	flags.DurationVar(&wait, "timeout", 30*time.Second, "how long to wait for MongoDB to be ready")
-	fromEnvironment(cmd, "", flags)
+	configuredLikeServe(cmd)
 	return cmd
 }
 
