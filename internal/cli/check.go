@@ -15,8 +15,11 @@ func newCheck() *cobra.Command {
 		Use:   "check [FILE]",
 		Short: "Check the file of the embedded store, or a backup of it",
 		Long: `Reads all of the embedded store's file, or of a backup named as FILE: its structure, its indexes, and whether each job is
-one that JobOnce wrote, payloads against their SHA-256 included. It changes nothing. The service may be running meanwhile;
-what is checked is the state at the beginning.
+one that JobOnce wrote, payloads against their SHA-256 included. It changes nothing in it. The service may be
+running meanwhile; what is checked is the state at the beginning.
+
+The directory of the file must be writable for whoever calls this: SQLite needs files of its own beside it, and may leave
+them there, as jobonce.db-wal and jobonce.db-shm.
 
 What is wrong is printed a line each, and the exit code is then 1.`,
 		Example: `  jobonce check
