@@ -73,8 +73,8 @@ func storm(t *testing.T, cfg Config, calls, size int) (most int64) {
 		}
 	}
 	s.atRest(t)
-	t.Logf("%d calls of %d bytes: %d let in, %d refused; at most %d bytes held", calls, size, in, out, s.server.limit.most)
-	return s.server.limit.most
+	t.Logf("%d calls of %d bytes: %d let in, %d refused; at most %d bytes held", calls, size, in, out, s.most())
+	return s.most()
 }
 
 // atRest waits until no call is in the server, and none of their bytes.
@@ -84,9 +84,23 @@ func (r *running) atRest(t *testing.T) {
 		calls, bytes := r.server.limit.held()
 		return calls == 0 && bytes == 0
 	})
-	if n := r.server.limit.claims; n != 0 {
+	if n := r.announced(); n != 0 {
 		t.Errorf("%d bytes are announced by nobody", n)
 	}
+}
+
+// announced is how many bytes count that have not arrived.
+func (r *running) announced() int64 {
+	r.server.limit.mu.Lock()
+	defer r.server.limit.mu.Unlock()
+	return r.server.limit.claims
+}
+
+// most is the largest number of bytes that was held.
+func (r *running) most() int64 {
+	r.server.limit.mu.Lock()
+	defer r.server.limit.mu.Unlock()
+	return r.server.limit.most
 }
 
 // eventually waits for something that other goroutines do, of which there is no other sign.
