@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // process is a service in a process of its own, perhaps under a tracer.
@@ -99,7 +101,7 @@ func (w *tail) String() string {
 
 // instance is a service that is killed and started again, behind a relay with one address.
 type instance struct {
-	*relay
+	*testenv.Relay
 	name string
 	env  []string
 	args []string
@@ -109,7 +111,7 @@ type instance struct {
 
 func newInstance(t *testing.T, name string, env []string, args ...string) *instance {
 	t.Helper()
-	i := &instance{relay: startRelay(t), name: name, env: env, args: args}
+	i := &instance{Relay: testenv.StartRelay(t, ""), name: name, env: env, args: args}
 	if err := i.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ func (i *instance) start(tracer ...string) error {
 		return err
 	}
 	i.proc = p
-	i.to(p.addr)
+	i.To(p.addr)
 	return nil
 }
 
@@ -142,6 +144,6 @@ func (i *instance) kill() error {
 	err := i.proc.kill()
 	i.log = i.proc.log.String()
 	i.proc = nil
-	i.to("")
+	i.To("")
 	return err
 }

@@ -73,11 +73,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 func (w *world) connect() {
 	w.t.Helper()
 	for _, i := range w.instances {
-		w.trial = append(w.trial, newRemote(w.t, i.addr(), w.split(), client.WithoutBatching()))
-		w.load = append(w.load, newRemote(w.t, i.addr(), w.split()))
+		w.trial = append(w.trial, newRemote(w.t, i.Addr(), w.split(), client.WithoutBatching()))
+		w.load = append(w.load, newRemote(w.t, i.Addr(), w.split()))
 	}
 	// The quiet one repeats a call until it is answered, and is never in a hurry.
-	w.quiet = newRemote(w.t, w.instances[0].addr(), nil, client.WithoutBatching(), client.WithRetry(client.RetryPolicy{}))
+	w.quiet = newRemote(w.t, w.instances[0].Addr(), nil, client.WithoutBatching(), client.WithRetry(client.RetryPolicy{}))
 }
 
 // split returns a source of randomness for somebody else.
@@ -116,7 +116,7 @@ func (r *round) kill(i *instance) error {
 
 // cutClients ends every connection between the clients and an instance.
 func cutClients(r *round) error {
-	r.instances[r.rng.IntN(len(r.instances))].cut()
+	r.instances[r.rng.IntN(len(r.instances))].Cut()
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 func TestFailure6Failover(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		s := embeddedServe(t)
-		underLoad(t, newClient(t, s.addr()), func() {
+		underLoad(t, newClient(t, s.Addr()), func() {
 			s.crash(t)
 			s.start(t)
 		})

@@ -52,7 +52,7 @@ func serviceKilled(t *testing.T, s *serving, clockError time.Duration) {
 			t.Error(err)
 		}
 	}
-	f.checkJobs(t, newClient(t, s.addr()))
+	f.checkJobs(t, newClient(t, s.Addr()))
 }
 
 // fleet is the frontends.
@@ -75,7 +75,7 @@ func (f *fleet) add(t *testing.T) {
 	t.Helper()
 	i := len(f.members)
 	m := &member{log: filepath.Join(f.dir, fmt.Sprint("frontend-", i)), ended: make(chan error, 1)}
-	m.process = start(t, "frontend", nil, f.s.addr(), m.log, strconv.FormatUint(f.seed+uint64(i), 10))
+	m.process = start(t, "frontend", nil, f.s.Addr(), m.log, strconv.FormatUint(f.seed+uint64(i), 10))
 	f.members = append(f.members, m)
 	go func() {
 		for lines := bufio.NewScanner(m.stdout); lines.Scan(); {

@@ -74,7 +74,7 @@ var readyLine = regexp.MustCompile(`^jobonce serving on (\S+), `)
 
 // serving is a "jobonce serve" that is killed and started again, behind a relay with one address.
 type serving struct {
-	*relay
+	*testenv.Relay
 	env    []string
 	args   []string
 	proc   *process
@@ -93,7 +93,7 @@ func mongodbServe(t *testing.T) *serving {
 
 func startServing(t *testing.T, env []string, args ...string) *serving {
 	t.Helper()
-	s := &serving{env: env, args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...), relay: startRelay(t, "")}
+	s := &serving{env: env, args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...), Relay: testenv.StartRelay(t, "")}
 	s.start(t)
 	return s
 }
@@ -108,7 +108,7 @@ func (s *serving) start(t *testing.T) {
 		t.Fatalf("serve printed %q, %v", line, err)
 	}
 	s.direct = match[1]
-	s.to(s.direct)
+	s.To(s.direct)
 }
 
 // crash kills the service. It fails if it had ended by itself.
@@ -117,5 +117,5 @@ func (s *serving) crash(t *testing.T) {
 	if err := s.proc.kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.to("")
+	s.To("")
 }

@@ -47,7 +47,7 @@ func startRolling(t *testing.T, services []*serving, opts ...client.Option) *rol
 	}
 	var addrs []string
 	for _, s := range services {
-		addrs = append(addrs, s.addr())
+		addrs = append(addrs, s.Addr())
 	}
 	// As a user has it: the defaults are to see to it.
 	c, err := client.New(strings.Join(addrs, ","), opts...)
@@ -157,7 +157,7 @@ func (s *serving) terminate(t *testing.T) {
 	if log := s.proc.stderr.String(); strings.Contains(log, "are cut") {
 		t.Errorf("the stop was not graceful:\n%s", log)
 	}
-	s.to("")
+	s.To("")
 }
 
 // poll waits for work that never comes, for a minute, and says when the service has ended the wait.
@@ -182,7 +182,7 @@ func TestRollingRestart(t *testing.T) {
 	for range 3 {
 		for _, s := range two {
 			r.await(t)
-			waiting := poll(t, s.addr())
+			waiting := poll(t, s.Addr())
 			r.await(t)
 			s.terminate(t)
 			_ = await(t, "the wait for work ends", waiting)
@@ -191,7 +191,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 	r.await(t)
 	exact := func(deliveries, calls int64) bool { return deliveries == calls }
-	for _, p := range r.problems(t, newClient(t, two[0].addr()), exact) {
+	for _, p := range r.problems(t, newClient(t, two[0].Addr()), exact) {
 		t.Error(p)
 	}
 }
@@ -211,7 +211,7 @@ func TestRollingKill(t *testing.T) {
 	}
 	r.await(t)
 	none := func(deliveries, calls int64) bool { return deliveries >= calls }
-	for _, p := range r.problems(t, newClient(t, two[0].addr()), none) {
+	for _, p := range r.problems(t, newClient(t, two[0].Addr()), none) {
 		t.Error(p)
 	}
 }
@@ -226,7 +226,7 @@ func TestRollingBites(t *testing.T) {
 		r.await(t)
 		two[0].start(t)
 		any := func(int64, int64) bool { return true }
-		if len(r.problems(t, newClient(t, two[0].addr()), any)) == 0 {
+		if len(r.problems(t, newClient(t, two[0].Addr()), any)) == 0 {
 			t.Error("a service that drops its calls was not found")
 		}
 	})
@@ -235,7 +235,7 @@ func TestRollingBites(t *testing.T) {
 		r := startRolling(t, two, client.WithoutBatching())
 		r.await(t)
 		exact := func(deliveries, calls int64) bool { return deliveries == calls }
-		found := strings.Join(r.problems(t, newClient(t, two[0].addr()), exact), "\n")
+		found := strings.Join(r.problems(t, newClient(t, two[0].Addr()), exact), "\n")
 		if !strings.Contains(found, "was started 2 times") || !strings.Contains(found, "deliveries of") {
 			t.Errorf("two services that do not share a store were not found out:\n%s", found)
 		}

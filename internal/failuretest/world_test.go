@@ -36,7 +36,7 @@ const patience = 2 * time.Minute
 type world struct {
 	t     *testing.T
 	clock *testenv.Clock
-	*relay
+	*testenv.Relay
 	answers *answers
 
 	// open opens the store once more, where that is possible; nil where one process has the store for itself.
@@ -74,7 +74,7 @@ func embedded(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
-	w.relay = startRelay(t, w.serve(store))
+	w.Relay = testenv.StartRelay(t, w.serve(store))
 	return w
 }
 
@@ -110,7 +110,7 @@ func mongodb(t *testing.T, uri string) *world {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
-	w.relay = startRelay(t, w.serve(w.open()))
+	w.Relay = testenv.StartRelay(t, w.serve(w.open()))
 	return w
 }
 
@@ -118,7 +118,7 @@ func mongodb(t *testing.T, uri string) *world {
 func (w *world) serve(store job.Store) string {
 	w.t.Helper()
 	if w.answers == nil {
-		w.answers = &answers{cut: func() { w.cut() }}
+		w.answers = &answers{cut: func() { w.Cut() }}
 	}
 	log := testenv.Logger(w.t)
 	jobs := batch.New(store, batch.Config{Lanes: 2, Logger: log})
@@ -148,7 +148,7 @@ func (w *world) serve(store job.Store) string {
 // client makes a client of the service. Its calls last for as long as the test is patient.
 func (w *world) client(opts ...client.Option) *client.Client {
 	w.t.Helper()
-	return newClient(w.t, w.addr(), opts...)
+	return newClient(w.t, w.Addr(), opts...)
 }
 
 func newClient(t *testing.T, addr string, opts ...client.Option) *client.Client {

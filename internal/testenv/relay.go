@@ -1,4 +1,4 @@
-package failuretest
+package testenv
 
 import (
 	"io"
@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// relay stands between the clients and a service, so that connections can be cut and the service can come back at another
+// Relay stands between clients and a service, so that connections can be cut and the service can come back at another
 // address.
-type relay struct {
+type Relay struct {
 	lis     net.Listener
 	running sync.WaitGroup
 
@@ -19,13 +19,14 @@ type relay struct {
 	closed bool
 }
 
-func startRelay(t *testing.T, target string) *relay {
+// StartRelay starts a relay to target, or to nobody when that is empty. It ends with the test.
+func StartRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{lis: lis, target: target, conns: make(map[net.Conn]bool)}
+	r := &Relay{lis: lis, target: target, conns: make(map[net.Conn]bool)}
 	r.running.Go(func() {
 		for {
 			in, err := lis.Accept()
@@ -40,23 +41,24 @@ func startRelay(t *testing.T, target string) *relay {
 		r.mu.Lock()
 		r.closed = true
 		r.mu.Unlock()
-		r.cut()
+		r.Cut()
 		r.running.Wait()
 	})
 	return r
 }
 
-func (r *relay) addr() string { return r.lis.Addr().String() }
+// Addr is the one address that clients are told.
+func (r *Relay) Addr() string { return r.lis.Addr().String() }
 
-// to lets new connections go to target; to nobody when it is empty.
-func (r *relay) to(target string) {
+// To lets new connections go to target; to nobody when it is empty.
+func (r *Relay) To(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.target = target
 }
 
-// cut ends every connection, on both sides.
-func (r *relay) cut() {
+// Cut ends every connection, on both sides.
+func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.conns {
@@ -65,7 +67,20 @@ func (r *relay) cut() {
 	clear(r.conns)
 }
 
-func (r *relay) serve(in net.Conn) {
+// keep remembers a connection to be cut, unless it leads to where nobody is any more.
+func (r *Relay) keep(target string, conns ...net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.target != target {
+		return false
+	}
+	for _, c := range conns {
+		r.conns[c] = true
+	}
+	return true
+}
+
+func (r *Relay) serve(in net.Conn) {
 	defer in.Close()
 	r.mu.Lock()
 	target := r.target
@@ -78,13 +93,7 @@ func (r *relay) serve(in net.Conn) {
 		return
 	}
 	defer out.Close()
-	r.mu.Lock()
-	live := !r.closed && r.target == target
-	if live {
-		r.conns[in], r.conns[out] = true, true
-	}
-	r.mu.Unlock()
-	if !live {
+	if !r.keep(target, in, out) {
 		return
 	}
 	var back sync.WaitGroup
@@ -96,7 +105,7 @@ func (r *relay) serve(in net.Conn) {
 	_ = out.Close()
 	back.Wait()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	delete(r.conns, in)
 	delete(r.conns, out)
-	r.mu.Unlock()
 }
