@@ -96,10 +96,7 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 		}
 		return pending, nil // whatever was written is found to be there by the next try
 	}
-	failed := make(map[int]mongo.WriteError, len(bulk.WriteErrors))
-	for _, e := range bulk.WriteErrors {
-		failed[e.Index] = e.WriteError
-	}
+	failed := failedItems(bulk)
 	var there []copying
 	for i, c := range pending {
 		e, bad := failed[i]

@@ -157,6 +157,15 @@ func itemFate(e mongo.WriteError) fate {
 	return fateRefused
 }
 
+// failedItems are the errors of a bulk's items, by their places in it.
+func failedItems(bulk mongo.BulkWriteException) map[int]mongo.WriteError {
+	failed := make(map[int]mongo.WriteError, len(bulk.WriteErrors))
+	for _, e := range bulk.WriteErrors {
+		failed[e.Index] = e.WriteError
+	}
+	return failed
+}
+
 // aboutJobID tells whether a duplicate key error is about our index, or does not say which one.
 func aboutJobID(e mongo.WriteError) bool {
 	pattern, ok := e.Raw.Lookup("keyPattern").DocumentOK()

@@ -165,10 +165,7 @@ func (s *Store) write(ctx context.Context, groups []*group) {
 		}
 		return
 	}
-	failed := make(map[int]mongo.WriteError, len(bulk.WriteErrors))
-	for _, e := range bulk.WriteErrors {
-		failed[e.Index] = e.WriteError
-	}
+	failed := failedItems(bulk)
 	if bulk.WriteConcernError != nil {
 		s.log.Warn("a write concern was not met", "store", s.String(), "code", bulk.WriteConcernError.Code, "error", bulk.WriteConcernError.Message)
 	}

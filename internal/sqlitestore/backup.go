@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -92,7 +91,7 @@ func (s *Store) backup(ctx context.Context, into string, progress Progress) (err
 		if !ok {
 			return errors.New("the SQLite driver cannot make backups")
 		}
-		b, err := from.NewBackup("file:" + (&url.URL{Path: into}).EscapedPath())
+		b, err := from.NewBackup(fileURI(into))
 		if err != nil {
 			return err
 		}

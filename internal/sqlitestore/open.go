@@ -224,6 +224,8 @@ func (s *Store) create(ctx context.Context) (err error) {
 
 func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {
 	q := url.Values{"mode": {mode}, "_pragma": pragmas}
-	// The path is escaped by hand: a data directory may hold any character.
-	return sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+q.Encode())
+	return sql.Open("sqlite", fileURI(path)+"?"+q.Encode())
 }
+
+// fileURI names a file to SQLite. The path is escaped by hand: a data directory may hold any character.
+func fileURI(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }
