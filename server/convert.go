@@ -86,17 +86,10 @@ func toJob(r *job.Record) *joboncev1.Job {
 	return j
 }
 
-// toWork is the state of the work. A record that others wrote has none and counts as untracked.
+// toWork is the state of the work.
 func toWork(w *job.Work) *joboncev1.Work {
-	state, mode := w.State, w.Mode
-	if state == job.StateNone {
-		state = job.StateUntracked
-	}
-	if mode == job.ModeUnspecified {
-		mode = job.ModeUntracked
-	}
 	return &joboncev1.Work{
-		State: joboncev1.WorkState(state), Mode: joboncev1.WorkMode(mode), Attempts: w.Attempts, Generation: w.Generation,
+		State: joboncev1.WorkState(w.State), Mode: joboncev1.WorkMode(w.Mode), Attempts: w.Attempts, Generation: w.Generation,
 		DueTime: toTime(w.Due), Result: w.Result, LastError: w.Error,
 	}
 }

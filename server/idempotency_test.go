@@ -98,7 +98,8 @@ func TestBodyKinds(t *testing.T) {
 func TestForeignRecord(t *testing.T) {
 	dropped := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	jobs := new(memoryJobs)
-	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, PayloadDropped: dropped})
+	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, PayloadDropped: dropped,
+		Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}})
 	s := start(t, Config{}, jobs)
 	got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "foreign"})
 	if err != nil {

@@ -50,10 +50,12 @@ func Decide(r *Record, d *Delivery, now time.Time) Verdict {
 		v.Disposition = Pending
 		// An event that is not the stored one never starts work: it would be done on the stored one.
 		v.Claim = d.Mode == ModeLeased && !otherEvent && w.Free(now)
-	case v.FirstDelivery:
+	case w.State == StateUntracked && v.FirstDelivery:
 		v.Disposition, v.StartWork = First, true
-	default:
+	case w.State == StateUntracked:
 		v.Disposition = Duplicate
+	default:
+		v.Disposition = Pending // StateUnknown: whoever knows the state is to go on with it
 	}
 	return v
 }

@@ -25,7 +25,8 @@ var storedStates = map[string]struct {
 	// holds says which delivery the lease was granted to; empty when a ClaimWork call got it.
 	holds string
 }{
-	"seed":                    {mode: job.ModeUnspecified},
+	"seed":                    {mode: job.ModeUntracked, work: job.Work{State: job.StateUntracked}},
+	"unknown":                 {mode: job.ModeQueued, work: job.Work{State: job.StateUnknown, Due: noon}},
 	"untracked":               {mode: job.ModeUntracked, work: job.Work{State: job.StateUntracked}},
 	"queued, due":             {mode: job.ModeQueued, work: job.Work{State: job.StateQueued, Due: noon}},
 	"queued, later":           {mode: job.ModeQueued, work: job.Work{State: job.StateQueued, Due: later}},
@@ -57,6 +58,9 @@ var later = noon.Add(time.Minute)
 //	          attempt is left
 var cells = []struct{ state, caller, conflict, mode, want string }{
 	{"seed", "", "", "", "DUPLICATE"},
+	{"unknown", creator, "none", "", "PENDING first"},
+	{"unknown", creator, "payload|event", "", "PENDING"},
+	{"unknown", other, "", "", "PENDING"},
 
 	{"untracked", creator, "none", "", "FIRST start first"},
 	{"untracked", creator, "payload|event", "", "DUPLICATE"},
@@ -145,7 +149,7 @@ func tableRecord(state string) job.Record {
 		Deliveries: 3, Work: s.work,
 	}
 	if state == "seed" {
-		r = job.Record{JobID: "j", Event: "job.completed", Status: "OK", Deliveries: 3}
+		r = job.Record{JobID: "j", Event: "job.completed", Status: "OK", Deliveries: 3, Work: s.work}
 	}
 	r.Work.Mode = s.mode
 	if s.work.State == job.StateLeased {
@@ -244,8 +248,8 @@ func verdictText(v job.Verdict) string {
 	return strings.Join(words, " ")
 }
 
-// TestStateNone is the table's first row: the record that a delivery makes is decided as its own.
-func TestStateNone(t *testing.T) {
+// TestNewRecord is the row of the table for no record: the one that a delivery makes is decided as its own.
+func TestNewRecord(t *testing.T) {
 	for mode, want := range map[job.WorkMode]string{
 		job.ModeUntracked: "FIRST start first", job.ModeLeased: "FIRST start lease first", job.ModeQueued: "FIRST first",
 	} {

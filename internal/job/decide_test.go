@@ -12,7 +12,8 @@ import (
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456, time.UTC)
 
 func TestDecide(t *testing.T) {
-	base := job.Record{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook"}
+	untracked := job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}
+	base := job.Record{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook", Work: untracked}
 	same := job.Delivery{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook"}
 	record := func(f func(*job.Record)) job.Record { r := base; f(&r); return r }
 	delivery := func(f func(*job.Delivery)) job.Delivery { d := same; f(&d); return d }
@@ -38,8 +39,8 @@ func TestDecide(t *testing.T) {
 		"other status":              {base, delivery(func(d *job.Delivery) { d.Status = "x" }), conflict(job.ConflictEvent, "e", "x")},
 		"no request id anywhere": {record(func(r *job.Record) { r.RequestID = "" }),
 			delivery(func(d *job.Delivery) { d.RequestID = "" }), duplicate},
-		"record by the seed's sample": {job.Record{JobID: "j", Event: "e", Status: "s"}, same, duplicate},
-		"its event differs": {job.Record{JobID: "j", Event: "e", Status: "s"},
+		"record by the seed's sample": {job.Record{JobID: "j", Event: "e", Status: "s", Work: untracked}, same, duplicate},
+		"its event differs": {job.Record{JobID: "j", Event: "e", Status: "s", Work: untracked},
 			delivery(func(d *job.Delivery) { d.Event = "x" }), conflict(job.ConflictEvent, "x", "s")},
 	} {
 		t.Run(name, func(t *testing.T) {

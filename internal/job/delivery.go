@@ -5,31 +5,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/jobonce/jobonce/internal/payload"
-)
-
-// The limits of a delivery's fields, in bytes. That of job_id keeps it well under MongoDB's index key and within what
-// other systems take for a key.
-const (
-	MaxJobIDBytes     = 255
-	MaxEventBytes     = 128
-	MaxStatusBytes    = 64
-	MaxSourceBytes    = 64
-	MaxRequestIDBytes = 128
-
-	// DefaultMaxPayloadBytes is the limit of a body unless the operator sets another, MaxPayloadBytes the highest one
-	// that may be set: a job must fit into a response that a client with gRPC's default limit of 4 MiB can receive.
-	DefaultMaxPayloadBytes = 1 << 20
-	MaxPayloadBytes        = 3 << 20
-)
-
-// The bounds of a lease.
-const (
-	MinLease = time.Second
-	MaxLease = 24 * time.Hour
 )
 
 // Input is a delivery as it was sent: nothing is checked yet.
@@ -174,25 +152,6 @@ func (d *Delivery) checkWork(lease *time.Duration) error {
 	return nil
 }
 
-// CheckJobID checks an id: 1 to 255 bytes of UTF-8 without control characters. Nothing else about it matters, it is
-// compared byte for byte.
-func CheckJobID(id string) error {
-	switch {
-	case id == "":
-		return &InvalidError{Field: "job_id", Problem: "is required"}
-	case len(id) > MaxJobIDBytes:
-		return &InvalidError{Field: "job_id", Problem: fmt.Sprintf("is %d bytes; the limit is %d", len(id), MaxJobIDBytes)}
-	case !utf8.ValidString(id):
-		return &InvalidError{Field: "job_id", Problem: "is not valid UTF-8"}
-	}
-	for _, r := range id {
-		if unicode.IsControl(r) {
-			return &InvalidError{Field: "job_id", Problem: fmt.Sprintf("holds the control character %U", r)}
-		}
-	}
-	return nil
-}
-
 // NewRecord is the record that the delivery makes when it is the first, before it is counted. A leased one is under its
 // first lease from now on.
 func (d *Delivery) NewRecord(now time.Time) Record {
@@ -204,7 +163,8 @@ func (d *Delivery) NewRecord(now time.Time) Record {
 	}
 	switch d.Mode {
 	case ModeQueued:
-		r.Work.State, r.Work.Due = StateQueued, seen
+		r.Work.State = StateQueued
+		r.Work = r.Work.dueIn(0, now)
 	case ModeLeased:
 		r.Work = r.Work.Claim(d.Grant(0), now)
 	}

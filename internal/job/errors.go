@@ -14,6 +14,9 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrLeaseLost: the token does not hold the lease: somebody else claimed the work, or it is settled.
 	ErrLeaseLost = errors.New("lease lost")
+	// ErrRecordUnusable: what is stored under the id cannot be used, such as a counter that is no number. Only a person
+	// can mend it; the log says what is wrong.
+	ErrRecordUnusable = errors.New("stored record unusable")
 	// ErrOverloaded: refused before anything was sent, because too much waits already.
 	ErrOverloaded = errors.New("overloaded")
 )

@@ -42,22 +42,24 @@ func (r *Record) bodyFaults(fault func(string, ...any)) {
 }
 
 func (w *Work) faults(fault func(string, ...any)) {
+	if w.State == StateUnknown {
+		fault("has a work state that this version does not know")
+		return
+	}
 	running := w.State == StateQueued || w.State == StateLeased
 	if running == w.Due.IsZero() {
-		fault("is %s, but when its work is due does not fit that", stateWords[w.State])
+		fault("is %s, but when its work is due does not fit that", w.State)
 	}
 	if w.State == StateLeased && (w.Token == "" || w.Generation == 0 || w.Attempts < 1) {
 		fault("is leased without a token, a generation or an attempt")
 	}
 	if w.State != StateLeased && (w.RequestID != "" || w.ClaimID != "") {
-		fault("is %s, but a call holds its lease", stateWords[w.State])
+		fault("is %s, but a call holds its lease", w.State)
 	}
 	if (w.Mode == ModeUntracked) != (w.State == StateUntracked) {
-		fault("is %s in the wrong work mode", stateWords[w.State])
+		fault("is %s in the wrong work mode", w.State)
 	}
 	if w.Attempts < 0 || w.Generation < 0 {
 		fault("counts %d attempts and %d leases", w.Attempts, w.Generation)
 	}
 }
-
-var stateWords = [...]string{"without a work state", "untracked", "queued", "leased", "completed", "dead"}

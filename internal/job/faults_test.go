@@ -88,6 +88,7 @@ func TestFaults(t *testing.T) {
 		{"leased", "without a token", func(r *job.Record) { r.Work.Attempts = 0 }},
 		{"released", "holds its lease", func(r *job.Record) { r.Work.RequestID = "r" }},
 		{"completed", "holds its lease", func(r *job.Record) { r.Work.ClaimID = "c" }},
+		{"queued", "does not know", func(r *job.Record) { r.Work.State = job.StateUnknown }},
 		{"queued", "attempts", func(r *job.Record) { r.Work.Attempts = -1 }},
 	} {
 		r, ok := lifeOf(t)[c.of]

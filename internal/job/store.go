@@ -17,22 +17,51 @@ type Outcome struct {
 }
 
 // Store keeps jobs. Implementations are safe for concurrent use; internal/storetest holds each of them to what is said
-// here.
+// here. Each service uses the part that it needs.
 type Store interface {
+	Recorder
+	Worker
+	Checker
+
+	// Close waits for the calls under way and gives up the store's resources. Later calls get ErrUnavailable. Closing
+	// twice is fine.
+	Close() error
+}
+
+// Recorder is the part of a store that deliveries go to.
+type Recorder interface {
 	// Record writes the deliveries and decides each. It returns one outcome per delivery, in their order, and all of
 	// them are durable when it returns. An outcome's error is about that delivery alone: one that fails spoils no
 	// other. Among deliveries of one job the earliest is written first.
 	//
 	// An outcome never guesses. When the write may or may not have been applied its error matches ErrOutcomeUnknown;
-	// when certainly nothing was sent, ErrUnavailable. When the context ended it matches the context's error as well.
-	// A delivery that repeats an earlier request id gets what the first one got, and is counted.
+	// when certainly nothing was written, ErrUnavailable; when what is stored under the id cannot be used,
+	// ErrRecordUnusable. When the context ended it matches the context's error as well. A delivery that repeats an
+	// earlier request id gets what the first one got, and is counted.
 	//
 	// Deliveries must have been made by [Input.Delivery].
 	Record(ctx context.Context, deliveries []Delivery) []Outcome
 
+	// Get reads a record, with its body when withBody is set. It sees every write that was acknowledged before the
+	// call, except that around a failover it may be one failover old. ErrNotFound when there is certainly none,
+	// ErrRecordUnusable as for Record, ErrUnavailable when the store cannot be reached.
+	Get(ctx context.Context, jobID string, withBody bool) (Record, error)
+}
+
+// EachRecorder is a Recorder in which one delivery may take longer than its neighbours.
+type EachRecorder interface {
+	// RecordEach is Record, but calls settle once for each delivery, by its place, as soon as its outcome is known. It
+	// returns when all are settled that need no more than the usual. What takes longer goes on by itself, for as long as
+	// ctx lasts, and settle is then called from other goroutines.
+	RecordEach(ctx context.Context, deliveries []Delivery, settle func(i int, o Outcome))
+}
+
+// Worker is the part of a store that work is claimed from and reported to.
+type Worker interface {
 	// Claim leases jobs whose work is free, oldest due first, within the limits of the request. A request id that was seen
 	// before gets those of its leases that still run, and nothing new as long as there are any. Jobs whose attempts are
-	// used up become dead on the way. Nothing due is no error. Errors are those of Record.
+	// used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up.
+	// Nothing due is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
 	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. Those that were granted to
@@ -40,9 +69,9 @@ type Store interface {
 	// is no error.
 	Unclaim(ctx context.Context, claims []Claimed) error
 
-	// Renew lets a lease run anew from now. ErrLeaseLost when the token does not hold it, ErrNotFound when there is no
-	// such job, otherwise the errors of Record; so for Complete and Release. Each of them repeated with the token that did
-	// it succeeds and changes nothing.
+	// Renew lets a lease run anew from now. ErrLeaseLost when the token certainly does not hold it, ErrNotFound when there
+	// is certainly no such job, otherwise the errors of Record; so for Complete and Release. Each of them repeated with the
+	// token that did it succeeds and changes nothing.
 	Renew(ctx context.Context, jobID, token string, d time.Duration) (Lease, error)
 
 	// Complete ends the work and keeps its result.
@@ -50,17 +79,12 @@ type Store interface {
 
 	// Release gives the work back, or up.
 	Release(ctx context.Context, jobID, token string, r Release) error
+}
 
-	// Get reads a record, with its body when withBody is set. It sees every write that was acknowledged before the
-	// call. ErrNotFound when there is none, ErrUnavailable when the store cannot be reached.
-	Get(ctx context.Context, jobID string, withBody bool) (Record, error)
-
+// Checker tells how a store is.
+type Checker interface {
 	// Check returns nil when the store can serve, otherwise why it cannot, in words for an operator's log.
 	Check(ctx context.Context) error
-
-	// Close waits for the calls under way and gives up the store's resources. Later calls get ErrUnavailable. Closing
-	// twice is fine.
-	Close() error
 }
 
 // Answer is the outcome of a delivery that was decided.

@@ -21,9 +21,10 @@ const (
 // WorkState is where the downstream work stands. The numbers are those of the proto enum.
 type WorkState uint8
 
-// The work states. StateNone is what a record has that the seed's own sample wrote: it counts as untracked.
+// The work states. StateUnknown is one that this version has no name for: a newer version wrote it, or somebody by hand.
+// Such work starts nothing, is never claimed and never changed. A record without any work is StateUntracked.
 const (
-	StateNone WorkState = iota
+	StateUnknown WorkState = iota
 	StateUntracked
 	StateQueued
 	StateLeased
@@ -95,6 +96,9 @@ type Work struct {
 	Mode  WorkMode
 	// Due is when queued work may be claimed, or when the lease ends.
 	Due time.Time
+	// Granted is how far ahead Due was set: the length of the lease, or of the delay. It is in whole milliseconds, and
+	// 0 where Due is not set. Records that were written before it was kept have MaxLease.
+	Granted time.Duration
 	// Token proves the holder of the latest lease; it stays after the lease was completed or released, so that the
 	// same operation repeated can be recognised.
 	Token string
@@ -102,6 +106,8 @@ type Work struct {
 	Generation int64
 	// Attempts counts the leases granted since the record was made or requeued.
 	Attempts int32
+	// Lapses counts the leases in a row that ended without a word of their holder.
+	Lapses int32
 	// RequestID is the RecordDelivery call that holds the running lease, RequestFingerprint that of its body.
 	RequestID          string
 	RequestFingerprint string

@@ -2,23 +2,7 @@ package job
 
 import (
 	"crypto/rand"
-	"fmt"
 	"time"
-	"unicode/utf8"
-)
-
-// The limits of what workers say, in bytes and in jobs.
-const (
-	MaxResultBytes   = 64 << 10
-	MaxErrorBytes    = 4 << 10
-	MaxWorkerIDBytes = 128
-	MaxTokenBytes    = 128
-	MaxClaimJobs     = 100
-	MaxClaimEvents   = 100
-	MaxRetryDelay    = 24 * time.Hour
-
-	// DefaultMaxAttempts is how many leases a job is granted before it counts as dead.
-	DefaultMaxAttempts = 10
 )
 
 // noAttemptsLeft is the error of work that nobody gave a reason for.
@@ -67,8 +51,11 @@ func (w Work) Claim(g Grant, now time.Time) Work {
 		w.State, w.Token = StateDead, ""
 		return w.settled()
 	}
+	if w.State == StateLeased {
+		w.Lapses++
+	}
 	w.State = StateLeased
-	w.Due = Millis(now.Add(g.Duration))
+	w = w.dueIn(g.Duration, now)
 	w.Token = g.Token
 	// Milliseconds keep the number growing beyond a deletion, which takes the stored one away.
 	w.Generation = max(w.Generation+1, now.UnixMilli())
@@ -79,8 +66,25 @@ func (w Work) Claim(g Grant, now time.Time) Work {
 
 // settled clears what only running or waiting work has.
 func (w Work) settled() Work {
-	w.Due, w.RequestID, w.RequestFingerprint, w.ClaimID = time.Time{}, "", "", ""
+	w.Due, w.Granted, w.RequestID, w.RequestFingerprint, w.ClaimID = time.Time{}, 0, "", "", ""
 	return w
+}
+
+// dueIn is the work when it is due d from now on.
+func (w Work) dueIn(d time.Duration, now time.Time) Work {
+	w.Due, w.Granted = Millis(now.Add(d)), d.Truncate(time.Millisecond)
+	return w
+}
+
+// Anchor returns the work with its due time measured anew, when that lies further ahead than what was granted and the
+// allowance together: a clock that was ahead has set it. The work is then due when what was granted has passed once more,
+// and not at once, since the holder of a lease may be alive.
+func (w Work) Anchor(allowance time.Duration, now time.Time) (_ Work, anchored bool) {
+	waits := w.State == StateQueued || w.State == StateLeased
+	if !waits || w.Due.Sub(now) <= w.Granted+allowance {
+		return w, false
+	}
+	return w.dueIn(w.Granted, now), true
 }
 
 // holds tells whether token is that of the current lease, lapsed or not.
@@ -98,8 +102,7 @@ func (w Work) Renew(token string, d time.Duration, now time.Time) (Work, error) 
 	if !w.holds(token) {
 		return w, ErrLeaseLost
 	}
-	w.Due = Millis(now.Add(d))
-	return w, nil
+	return w.dueIn(d, now), nil
 }
 
 // Complete ends the work with a result. Repeated with the same token it changes nothing. ErrLeaseLost otherwise.
@@ -110,7 +113,7 @@ func (w Work) Complete(token, result string) (Work, error) {
 	case !w.holds(token):
 		return w, ErrLeaseLost
 	}
-	w.State, w.Result, w.Error = StateCompleted, result, ""
+	w.State, w.Result, w.Error, w.Lapses = StateCompleted, result, "", 0
 	return w.settled(), nil
 }
 
@@ -129,20 +132,20 @@ func (w Work) Release(token string, r Release, now time.Time) (Work, error) {
 	case !w.holds(token):
 		return w, ErrLeaseLost
 	}
-	w.Error = r.Error
+	w.Error, w.Lapses = r.Error, 0
 	w = w.settled()
 	if r.Dead {
 		w.State = StateDead
 		return w, nil
 	}
-	w.State, w.Due = StateQueued, Millis(now.Add(r.Delay))
-	return w, nil
+	w.State = StateQueued
+	return w.dueIn(r.Delay, now), nil
 }
 
 // Retell is the work once its lease was told to a second call with the same request id. The lease runs a millisecond
 // longer, by which the first call, should it be cancelled, knows that it must not take the lease back.
 func (w Work) Retell() Work {
-	w.Due = w.Due.Add(time.Millisecond)
+	w.Due, w.Granted = w.Due.Add(time.Millisecond), w.Granted+time.Millisecond
 	return w
 }
 
@@ -154,9 +157,9 @@ func (w Work) Unclaim(token string, expires, now time.Time) (Work, error) {
 		return w, ErrLeaseLost
 	}
 	w = w.settled()
-	w.State, w.Token, w.Due = StateQueued, "", Millis(now)
+	w.State, w.Token = StateQueued, ""
 	w.Attempts--
-	return w, nil
+	return w.dueIn(0, now), nil
 }
 
 // ClaimRequest asks for work.
@@ -177,34 +180,4 @@ type Claimed struct {
 	Lease  Lease
 	// Granted is true when this call was granted the lease; false when an earlier one with the same request id was.
 	Granted bool
-}
-
-// CheckLease checks the duration of a lease; nil when it is missing.
-func CheckLease(d *time.Duration) error {
-	if d == nil {
-		return &InvalidError{Field: "lease_duration", Problem: "is required"}
-	}
-	if *d < MinLease || *d > MaxLease {
-		return &InvalidError{Field: "lease_duration", Problem: fmt.Sprintf("must be %v to %v", MinLease, MaxLease)}
-	}
-	return nil
-}
-
-// CheckText checks a text of a request: at most limit bytes of UTF-8.
-func CheckText(field, value string, limit int) error {
-	if len(value) > limit {
-		return &InvalidError{Field: field, Problem: fmt.Sprintf("is %d bytes; the limit is %d", len(value), limit)}
-	}
-	if !utf8.ValidString(value) {
-		return &InvalidError{Field: field, Problem: "is not valid UTF-8"}
-	}
-	return nil
-}
-
-// CheckToken checks the token of a request. That it is well formed says nothing about whether it holds.
-func CheckToken(token string) error {
-	if token == "" {
-		return &InvalidError{Field: "lease_token", Problem: "is required"}
-	}
-	return CheckText("lease_token", token, MaxTokenBytes)
 }

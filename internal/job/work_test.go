@@ -13,14 +13,14 @@ import (
 // held is work under a lease with the token "t" that runs until later.
 func held() job.Work {
 	return job.Work{
-		State: job.StateLeased, Mode: job.ModeLeased, Due: later, Token: "t", Generation: 7, Attempts: 2,
-		RequestID: "r", RequestFingerprint: "f", Error: "earlier",
+		State: job.StateLeased, Mode: job.ModeLeased, Due: later, Granted: time.Minute, Token: "t", Generation: 7, Attempts: 2,
+		Lapses: 1, RequestID: "r", RequestFingerprint: "f", Error: "earlier",
 	}
 }
 
 // ended is what becomes of held once nobody holds it any more.
 func ended(state job.WorkState, f func(*job.Work)) job.Work {
-	w := job.Work{State: state, Mode: job.ModeLeased, Token: "t", Generation: 7, Attempts: 2, Error: "earlier"}
+	w := job.Work{State: state, Mode: job.ModeLeased, Token: "t", Generation: 7, Attempts: 2, Lapses: 1, Error: "earlier"}
 	f(&w)
 	return w
 }
@@ -44,8 +44,8 @@ func TestClaim(t *testing.T) {
 	w.ClaimID = "old"
 	got := w.Claim(job.Grant{Token: "u", Duration: time.Hour, RequestID: "q", Fingerprint: "g", ClaimID: "c", MaxAttempts: 3}, later)
 	wantWork(t, got, job.Work{
-		State: job.StateLeased, Mode: job.ModeLeased, Due: job.Millis(later.Add(time.Hour)), Token: "u",
-		Generation: later.UnixMilli(), Attempts: 3, RequestID: "q", RequestFingerprint: "g", ClaimID: "c", Error: "earlier",
+		State: job.StateLeased, Mode: job.ModeLeased, Due: job.Millis(later.Add(time.Hour)), Granted: time.Hour, Token: "u",
+		Generation: later.UnixMilli(), Attempts: 3, Lapses: 2, RequestID: "q", RequestFingerprint: "g", ClaimID: "c", Error: "earlier",
 	})
 	wantWork(t, w, func() job.Work { w := held(); w.ClaimID = "old"; return w }()) // it is not changed in place
 }
@@ -104,7 +104,7 @@ func TestRenew(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := held()
-		want.Due = job.Millis(now.Add(time.Hour))
+		want.Due, want.Granted = job.Millis(now.Add(time.Hour)), time.Hour
 		wantWork(t, got, want)
 	}
 }
@@ -114,7 +114,7 @@ func TestComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ended(job.StateCompleted, func(w *job.Work) { w.Result, w.Error = "result", "" })
+	want := ended(job.StateCompleted, func(w *job.Work) { w.Result, w.Error, w.Lapses = "result", "", 0 })
 	wantWork(t, done, want)
 	again, err := done.Complete("t", "another")
 	if err != nil {
@@ -128,10 +128,12 @@ func TestRelease(t *testing.T) {
 		r    job.Release
 		want job.Work
 	}{
-		"at once":    {job.Release{Error: "why"}, ended(job.StateQueued, func(w *job.Work) { w.Due, w.Error = job.Millis(noon), "why" })},
-		"later":      {job.Release{Delay: time.Minute}, ended(job.StateQueued, func(w *job.Work) { w.Due, w.Error = job.Millis(later), "" })},
-		"given up":   {job.Release{Dead: true, Error: "why"}, ended(job.StateDead, func(w *job.Work) { w.Error = "why" })},
-		"no grounds": {job.Release{Dead: true}, ended(job.StateDead, func(w *job.Work) { w.Error = "" })},
+		"at once": {job.Release{Error: "why"}, ended(job.StateQueued, func(w *job.Work) { w.Due, w.Error, w.Lapses = job.Millis(noon), "why", 0 })},
+		"later": {job.Release{Delay: time.Minute}, ended(job.StateQueued, func(w *job.Work) {
+			w.Due, w.Granted, w.Error, w.Lapses = job.Millis(later), time.Minute, "", 0
+		})},
+		"given up":   {job.Release{Dead: true, Error: "why"}, ended(job.StateDead, func(w *job.Work) { w.Error, w.Lapses = "why", 0 })},
+		"no grounds": {job.Release{Dead: true}, ended(job.StateDead, func(w *job.Work) { w.Error, w.Lapses = "", 0 })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := held().Release("t", c.r, noon)
@@ -172,6 +174,7 @@ func TestWhoHolds(t *testing.T) {
 		"completed": ended(job.StateCompleted, func(w *job.Work) { w.Result = "result" }),
 		"given up":  ended(job.StateDead, func(*job.Work) {}),
 		"used up":   ended(job.StateDead, func(w *job.Work) { w.Token = "" }),
+		"unknown":   {State: job.StateUnknown, Due: noon, Token: "t"},
 		"unclaimed": ended(job.StateQueued, func(w *job.Work) { w.Token, w.Due = "", noon }),
 	}
 	ops := map[string]func(w job.Work, token string) (job.Work, error){
@@ -220,5 +223,43 @@ func TestLease(t *testing.T) {
 		if got := w.Lease(now); got != want {
 			t.Errorf("as of %v: %+v, want %+v", now, got, want)
 		}
+	}
+}
+
+// TestAnchor: only a due time that no clock within the allowance can have set is measured anew, and never at once.
+func TestAnchor(t *testing.T) {
+	const allowance = 2 * time.Second
+	for _, c := range []struct {
+		state job.WorkState
+		ahead time.Duration // of what was granted, which is a minute
+		want  bool
+	}{
+		{job.StateLeased, 0, false},
+		{job.StateLeased, -time.Hour, false}, // long lapsed
+		{job.StateLeased, allowance, false},
+		{job.StateLeased, allowance + time.Millisecond, true},
+		{job.StateLeased, 24 * time.Hour, true},
+		{job.StateQueued, allowance, false},
+		{job.StateQueued, time.Hour, true},
+		{job.StateUnknown, time.Hour, false},
+	} {
+		w := held()
+		w.State, w.Due = c.state, later.Add(c.ahead)
+		got, anchored := w.Anchor(allowance, noon)
+		want := w
+		if c.want {
+			want.Due = job.Millis(later)
+		}
+		if wantWork(t, got, want); anchored != c.want {
+			t.Errorf("%v, %v ahead: anchored %t, want %t", c.state, c.ahead, anchored, c.want)
+		}
+	}
+	// However often it is told again, a lease stays within what was granted.
+	w := held()
+	for range 100 {
+		w = w.Retell()
+	}
+	if _, anchored := w.Anchor(0, noon); anchored {
+		t.Error("a lease that was told again counts as granted by a clock that was ahead")
 	}
 }

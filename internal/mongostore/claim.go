@@ -192,7 +192,7 @@ func (c *claim) lease(ctx context.Context, due []job.Record) (fate, error) {
 func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 	return bson.D{
 		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: requestID}}},
-		{Key: inWork(workState), Value: stateNames[job.StateLeased]},
+		{Key: inWork(workState), Value: job.StateLeased.String()},
 		{Key: inWork(workDue), Value: bson.D{{Key: "$gt", Value: now}}},
 	}
 }

@@ -80,17 +80,10 @@ func decode(doc bson.Raw, withBody bool) (job.Record, error) {
 func decodeConflict(doc bson.Raw) *job.Conflict {
 	c := job.Conflict{}
 	text := func(key string) string { return textOf(doc.Lookup(key)) }
-	switch text(conflictKind) {
-	case conflictNames[job.ConflictEvent]:
-		c.Kind = job.ConflictEvent
-	case conflictNames[job.ConflictPayload]:
-		c.Kind = job.ConflictPayload
-	}
+	c.Kind = job.ConflictNamed(text(conflictKind))
 	c.Event, c.Status, c.Time = text(conflictEvent), text(conflictStatus), timeOf(doc.Lookup(conflictTime))
 	return &c
 }
-
-var conflictNames = map[job.ConflictKind]string{job.ConflictEvent: "event", job.ConflictPayload: "payload"}
 
 func timeOf(v bson.RawValue) time.Time {
 	if ms, ok := v.DateTimeOK(); ok {

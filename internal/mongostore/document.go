@@ -103,7 +103,7 @@ func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool)
 
 func appendConflict(b []byte, c *job.Conflict) []byte {
 	d, b := bsoncore.AppendDocumentElementStart(b, fieldLastConflict)
-	b = bsoncore.AppendStringElement(b, conflictKind, conflictNames[c.Kind])
+	b = bsoncore.AppendStringElement(b, conflictKind, c.Kind.String())
 	b = bsoncore.AppendStringElement(b, conflictEvent, c.Event)
 	b = bsoncore.AppendStringElement(b, conflictStatus, c.Status)
 	return end(bsoncore.AppendTimeElement(b, conflictTime, c.Time), d)

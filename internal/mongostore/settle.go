@@ -112,7 +112,7 @@ func conflictUpdate(n int, c *job.Conflict) bson.D {
 	return bson.D{
 		{Key: "$inc", Value: bson.D{{Key: fieldConflicts, Value: int32(n)}}},
 		{Key: "$set", Value: bson.D{{Key: fieldLastConflict, Value: bson.D{
-			{Key: conflictKind, Value: conflictNames[c.Kind]}, {Key: conflictEvent, Value: c.Event},
+			{Key: conflictKind, Value: c.Kind.String()}, {Key: conflictEvent, Value: c.Event},
 			{Key: conflictStatus, Value: c.Status}, {Key: conflictTime, Value: c.Time},
 		}}}},
 	}

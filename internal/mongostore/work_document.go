@@ -1,7 +1,7 @@
 package mongostore
 
 import (
-	"slices"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -14,6 +14,8 @@ const (
 	workState       = "state"
 	workMode        = "mode"
 	workDue         = "due"
+	workGranted     = "granted" // milliseconds
+	workLapses      = "lapses"
 	workToken       = "token"
 	workGeneration  = "generation"
 	workAttempts    = "attempts"
@@ -24,26 +26,24 @@ const (
 	workError       = "error"
 )
 
-// The names of states and modes in the document, by their numbers.
-var (
-	stateNames = []string{"", "untracked", "queued", "leased", "completed", "dead"}
-	modeNames  = []string{"", "untracked", "leased", "queued"}
-)
-
 // inWork is the path of a field of the work subdocument.
 func inWork(field string) string { return fieldWork + "." + field }
 
 // workDocument writes the work, with what is empty left out: an index on a field holds only documents that have it.
 func workDocument(w *job.Work) bsoncore.Document {
 	top, b := bsoncore.AppendDocumentStart(nil)
-	b = bsoncore.AppendStringElement(b, workState, stateNames[w.State])
-	b = bsoncore.AppendStringElement(b, workMode, modeNames[w.Mode])
+	b = bsoncore.AppendStringElement(b, workState, w.State.String())
+	b = bsoncore.AppendStringElement(b, workMode, w.Mode.String())
 	if !w.Due.IsZero() {
 		b = bsoncore.AppendTimeElement(b, workDue, w.Due)
+		b = bsoncore.AppendInt64Element(b, workGranted, w.Granted.Milliseconds())
 	}
 	b = appendNonEmpty(b, workToken, w.Token)
 	b = bsoncore.AppendInt64Element(b, workGeneration, w.Generation)
 	b = bsoncore.AppendInt32Element(b, workAttempts, w.Attempts)
+	if w.Lapses > 0 {
+		b = bsoncore.AppendInt32Element(b, workLapses, w.Lapses)
+	}
 	if w.RequestID != "" {
 		b = bsoncore.AppendStringElement(b, workRequestID, w.RequestID)
 		b = bsoncore.AppendBinaryElement(b, workFingerprint, 0, []byte(w.RequestFingerprint))
@@ -54,9 +54,10 @@ func workDocument(w *job.Work) bsoncore.Document {
 	return end(b, top)
 }
 
-// decodeWork reads a work subdocument. A state that we do not know counts as untracked: it starts no work.
+// decodeWork reads a work subdocument. One that cannot be read is in a state that is not known: it starts no work.
 func decodeWork(doc bson.Raw) job.Work {
-	w := job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}
+	w := job.Work{State: job.StateUnknown}
+	granted := job.MaxLease
 	elements, err := doc.Elements()
 	if err != nil {
 		return w
@@ -65,11 +66,15 @@ func decodeWork(doc bson.Raw) job.Work {
 		v := e.Value()
 		switch e.Key() {
 		case workState:
-			w.State = job.WorkState(named(stateNames, v, int(job.StateUntracked)))
+			w.State = job.StateNamed(textOf(v))
 		case workMode:
-			w.Mode = job.WorkMode(named(modeNames, v, int(job.ModeUntracked)))
+			w.Mode = job.ModeNamed(textOf(v))
 		case workDue:
 			w.Due = timeOf(v)
+		case workGranted:
+			granted = time.Duration(intOf(v)) * time.Millisecond
+		case workLapses:
+			w.Lapses = int32(intOf(v))
 		case workToken:
 			w.Token, _ = v.StringValueOK()
 		case workGeneration:
@@ -88,23 +93,17 @@ func decodeWork(doc bson.Raw) job.Work {
 			w.Error, _ = v.StringValueOK()
 		}
 	}
-	return w
-}
-
-// named is the number of a name, or the given one for a name that is not known.
-func named(names []string, v bson.RawValue, unknown int) int {
-	name, _ := v.StringValueOK()
-	if i := slices.Index(names, name); i > 0 {
-		return i
+	if !w.Due.IsZero() {
+		w.Granted = granted
 	}
-	return unknown
+	return w
 }
 
 // asRead matches the document of r for as long as nobody has changed its work.
 func asRead(r *job.Record) bson.D {
 	return bson.D{
 		{Key: fieldJobID, Value: r.JobID},
-		{Key: inWork(workState), Value: stateNames[r.Work.State]},
+		{Key: inWork(workState), Value: r.Work.State.String()},
 		{Key: inWork(workGeneration), Value: r.Work.Generation},
 		{Key: inWork(workDue), Value: r.Work.Due},
 	}

@@ -68,6 +68,9 @@ func each(ctx context.Context, db querier, f func(r *row, fault error) bool) (er
 		if fault != nil && ctx.Err() != nil { // it closes the rows at any time
 			return ctx.Err()
 		}
+		if fault == nil && (r.Work.State == job.StateUnknown || r.Work.Mode == job.ModeUnspecified) {
+			fault = errors.New("the file holds a work state or mode that this version does not know")
+		}
 		if !f(&r, unreadable(&r, fault)) {
 			return nil
 		}

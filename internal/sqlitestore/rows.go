@@ -4,19 +4,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/jobonce/jobonce/internal/job"
-)
-
-// The names of states and modes in the file, by their numbers.
-var (
-	stateNames = []string{"", "untracked", "queued", "leased", "completed", "dead"}
-	modeNames  = []string{"", "untracked", "leased", "queued"}
 )
 
 // bodyColumns gives the values of the columns text and bytes.
@@ -40,7 +33,7 @@ func workColumns(w *job.Work) []any {
 	if !w.Due.IsZero() {
 		due = w.Due.UnixMilli()
 	}
-	return []any{stateNames[w.State], due, orNull(w.Token), w.Generation, int64(w.Attempts), orNull(w.RequestID), fingerprint,
+	return []any{w.State.String(), due, orNull(w.Token), w.Generation, int64(w.Attempts), orNull(w.RequestID), fingerprint,
 		orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
 }
 
@@ -93,12 +86,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 		r.LastConflict = &job.Conflict{Kind: job.ConflictKind(conflictKind.V), Event: conflictEvent.String,
 			Status: conflictStatus.String, Time: fromMillis(conflictTime.Int64)}
 	}
-	if r.Work.State, err = named[job.WorkState](stateNames, state); err != nil {
-		return r, err
-	}
-	if r.Work.Mode, err = named[job.WorkMode](modeNames, mode); err != nil {
-		return r, err
-	}
+	r.Work.State, r.Work.Mode = job.StateNamed(state), job.ModeNamed(mode)
 	if due.Valid {
 		r.Work.Due = fromMillis(due.Int64)
 	}
@@ -119,14 +107,6 @@ func (r *row) setBody(text sql.NullString, bytes []byte) {
 	case job.BodyBytes:
 		r.Body.Data = string(bytes)
 	}
-}
-
-func named[T ~uint8](names []string, name string) (T, error) {
-	i := slices.Index(names, name)
-	if i < 0 {
-		return 0, fmt.Errorf("the file holds an unknown name %q", name)
-	}
-	return T(i), nil
 }
 
 func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

@@ -89,7 +89,7 @@ func TestVerifyFinds(t *testing.T) {
 		{"lost body", `job "job 2" has no payload`, sql(`DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
 		{"stray body", "1 bodies belong to no job", sql(`INSERT INTO large_bodies VALUES (999999, 'x', NULL)`)},
 		{"counter", `job "job 3" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 3'`)},
-		{"state", `job "job 3" cannot be read: the file holds an unknown name "lazy"`, sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
+		{"state", `job "job 3" cannot be read: the file holds a work state or mode that this version does not know`, sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
 		{"range", `job "job 3" cannot be read: `, sql(`UPDATE jobs SET work_attempts = 5000000000 WHERE job_id = 'job 3'`)},
 		{"after an unreadable one", `job "job 4" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 4';
 			UPDATE jobs SET work_mode = 'lazy' WHERE job_id = 'job 3'`)},
