@@ -80,7 +80,8 @@ func New(target string, opts ...Option) (*Client, error) {
 	if err := o.validate(target); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	dial, name := o.dialOptions(target), target
+	token := o.bearer(target)
+	dial, name := o.dialOptions(target, token), target
 	if isList(target) {
 		dial, name = append(dial, newAddressList(target).option()), listScheme+":///"
 	}
@@ -96,8 +97,11 @@ func New(target string, opts ...Option) (*Client, error) {
 		timeout: o.timeout,
 		done:    make(chan struct{}),
 	}
-	c.recordAttempt = (&coalescer{service: c.service}).record
-	if o.alone {
+	if !o.tokenVaries {
+		token = nil
+	}
+	c.recordAttempt = newCoalescer(c.service, token).record
+	if !o.shared() {
 		c.recordAttempt = func(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
 			return attempt(ctx, c.service.RecordDelivery, req)
 		}

@@ -29,10 +29,22 @@ const (
 // no timer, only what piles up while calls are under way shares the next one.
 type coalescer struct {
 	service joboncev1.IdempotencyServiceClient
+	// token asks for each caller's token. Nil when all have the same, or none.
+	token *bearer
 
-	mu       sync.Mutex
+	mu     sync.Mutex
+	queues map[string]*queue // by token; those that are in use
+}
+
+// queue is the deliveries of one token.
+type queue struct {
+	token    string
 	underWay int
 	waiting  []*waiter
+}
+
+func newCoalescer(service joboncev1.IdempotencyServiceClient, token *bearer) *coalescer {
+	return &coalescer{service: service, token: token, queues: make(map[string]*queue)}
 }
 
 // waiter is a call that goes out with others.
@@ -46,37 +58,49 @@ type waiter struct {
 }
 
 // record makes one attempt of a RecordDelivery call.
-func (q *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
+func (c *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
 	if md, _ := metadata.FromOutgoingContext(ctx); len(md) > 0 {
-		return attempt(ctx, q.service.RecordDelivery, req) // what its caller sends beside it, a batch cannot carry
+		return attempt(ctx, c.service.RecordDelivery, req) // what its caller sends beside it, a batch cannot carry
 	}
-	q.mu.Lock()
+	token := ""
+	if c.token != nil {
+		var err error
+		if ctx, token, err = c.token.ask(ctx); err != nil {
+			return attempt(ctx, c.service.RecordDelivery, req) // gRPC makes the call's error of it
+		}
+	}
+	c.mu.Lock()
+	q := c.queues[token]
+	if q == nil {
+		q = &queue{token: token}
+		c.queues[token] = q
+	}
 	if q.underWay < maxUnderWay {
 		q.underWay++
-		q.mu.Unlock()
-		defer q.next()
-		return attempt(ctx, q.service.RecordDelivery, req)
+		c.mu.Unlock()
+		defer c.next(q)
+		return attempt(ctx, c.service.RecordDelivery, req)
 	}
 	// A copy: the caller may leave, and use its request again, while the batch is being sent.
 	w := &waiter{ctx: ctx, req: proto.CloneOf(req), done: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
-	q.mu.Unlock()
+	c.mu.Unlock()
 
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		return nil, q.abandon(w)
+		return nil, c.abandon(q, w)
 	}
 	if w.err != nil || !lacking(w.resp) {
 		return w.resp, w.err
 	}
-	return q.completed(ctx, w.resp)
+	return c.completed(ctx, w.resp)
 }
 
 // abandon takes a call whose caller has left out of the queue, if it is still there, and gives its error.
-func (q *coalescer) abandon(w *waiter) *Error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+func (c *coalescer) abandon(q *queue, w *waiter) *Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if !w.sent {
 		q.waiting = slices.DeleteFunc(q.waiting, func(other *waiter) bool { return other == w })
 	}
@@ -86,23 +110,25 @@ func (q *coalescer) abandon(w *waiter) *Error {
 }
 
 // next sends what has piled up, or frees the place of a call that is back.
-func (q *coalescer) next() {
-	q.mu.Lock()
+func (c *coalescer) next(q *queue) {
+	c.mu.Lock()
 	together := q.take()
 	if len(together) == 0 {
-		q.underWay--
+		if q.underWay--; q.underWay == 0 {
+			delete(c.queues, q.token)
+		}
 	}
-	q.mu.Unlock()
+	c.mu.Unlock()
 	if len(together) > 0 {
 		go func() {
-			defer q.next()
-			send(q.service, together)
+			defer c.next(q)
+			c.send(q.token, together)
 		}()
 	}
 }
 
 // take takes the oldest that wait, as many as go together.
-func (q *coalescer) take() []*waiter {
+func (q *queue) take() []*waiter {
 	n, bytes := 0, 0
 	for _, w := range q.waiting {
 		bytes += len(w.req.GetPayload()) + len(w.req.GetPayloadBytes())
@@ -121,10 +147,13 @@ func (q *coalescer) take() []*waiter {
 }
 
 // send makes one call of them all, under a context of its own: it lasts as long as the most patient caller, and ends when
-// all have left.
-func send(service joboncev1.IdempotencyServiceClient, together []*waiter) {
+// all have left. All that it has of theirs is the token.
+func (c *coalescer) send(token string, together []*waiter) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	if c.token != nil {
+		ctx = c.token.with(ctx, token)
+	}
 	latest, bounded := time.Time{}, true
 	var left atomic.Int64
 	left.Store(int64(len(together)))
@@ -150,11 +179,11 @@ func send(service joboncev1.IdempotencyServiceClient, together []*waiter) {
 	}
 	if len(together) == 1 {
 		w := together[0]
-		w.resp, w.err = attempt(ctx, service.RecordDelivery, w.req)
+		w.resp, w.err = attempt(ctx, c.service.RecordDelivery, w.req)
 		close(w.done)
 		return
 	}
-	resp, err := attempt(ctx, service.BatchRecordDeliveries, req)
+	resp, err := attempt(ctx, c.service.BatchRecordDeliveries, req)
 	if got := len(resp.GetResults()); err == nil && got != len(together) {
 		err = unreadable(fmt.Sprintf("%d results for %d deliveries", got, len(together)))
 	}
@@ -182,12 +211,12 @@ func lacking(resp *joboncev1.RecordDeliveryResponse) bool {
 }
 
 // completed reads what an answer lacks.
-func (q *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliveryResponse) (*joboncev1.RecordDeliveryResponse, *Error) {
+func (c *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliveryResponse) (*joboncev1.RecordDeliveryResponse, *Error) {
 	req := &joboncev1.GetJobRequest{JobId: resp.GetJob().GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL}
 	if resp.GetDisposition() == joboncev1.Disposition_DISPOSITION_COMPLETED {
 		req.View = joboncev1.JobView_JOB_VIEW_BASIC
 	}
-	got, err := attempt(ctx, q.service.GetJob, req)
+	got, err := attempt(ctx, c.service.GetJob, req)
 	switch {
 	case err != nil && err.Code == codes.NotFound:
 		return resp, nil // deleted meanwhile: there is nothing to add

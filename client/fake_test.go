@@ -167,10 +167,11 @@ func (n *network) open() {
 	n.down = false
 }
 
-// start serves f in memory and returns a client of it. Inside [synctest.Test] all time is simulated.
+// start serves f in memory and returns a client of it, which batches unless an option says otherwise: the dialler reads no
+// caller's context. Inside [synctest.Test] all time is simulated.
 func start(t *testing.T, f *fake, opts ...client.Option) (*client.Client, *network) {
 	t.Helper()
-	return startAt(t, "passthrough:///memory", f, append([]client.Option{client.WithInsecure()}, opts...)...)
+	return startAt(t, "passthrough:///memory", f, append([]client.Option{client.WithInsecure(), client.WithBatching()}, opts...)...)
 }
 
 // startAt is start with a client that believes to call target, in the way that is the default for it.

@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 )
 
 // The defaults of a client.
@@ -40,12 +38,13 @@ type options struct {
 	tlsConfig        *tls.Config
 	insecure         bool
 	token            func(context.Context) (string, error)
+	tokenVaries      bool // The token can differ from caller to caller.
 	plaintextToken   bool
 	keepaliveTime    time.Duration
 	keepaliveTimeout time.Duration
 	policy           RetryPolicy
 	timeout          time.Duration
-	alone            bool
+	batching         *bool // Nil: unless there are dial options.
 	userAgent        string
 	dial             []grpc.DialOption
 	invalid          error // The first option that cannot be.
@@ -68,9 +67,19 @@ func WithTLS(config *tls.Config) Option {
 
 // WithoutBatching sends every delivery in a call of its own. Otherwise deliveries that are recorded at the same time, and
 // more than a few, share calls: each keeps its deadline, its request_id and its error, one alone is sent at once either
-// way, and a busy program does several times as many. A call whose context has outgoing metadata always goes alone.
+// way, and a busy program does several times as many.
+//
+// Nobody's delivery goes out as somebody else's. Only deliveries with the same token share a call, a delivery whose context
+// has outgoing metadata goes alone, and all go alone when there are [WithDialOptions]: see [WithBatching].
 func WithoutBatching() Option {
-	return func(o *options) { o.alone = true }
+	return func(o *options) { o.batching = new(false) }
+}
+
+// WithBatching lets deliveries share calls, as without [WithDialOptions], also when there are some. A call that is shared
+// has none of its callers' contexts, so say this only where no interceptor, stats handler or credentials among those
+// options reads a caller's context: they would take all callers for one.
+func WithBatching() Option {
+	return func(o *options) { o.batching = new(true) }
 }
 
 // WithInsecure leaves the connection in plaintext, to whatever target. Together with [WithTLS] it is an error.
@@ -85,19 +94,20 @@ func WithToken(token string) Option {
 		if err := checkToken(token); err != nil && o.invalid == nil {
 			o.invalid = fmt.Errorf("WithToken: %w", err)
 		}
-		o.token = func(context.Context) (string, error) { return token, nil }
+		o.token, o.tokenVaries = func(context.Context) (string, error) { return token, nil }, false
 	}
 }
 
 // WithTokenSource is [WithToken] with a token that can change: source is asked at every attempt of every call, from
-// many goroutines at once, and should keep what it got. When it fails, the call fails with UNAUTHENTICATED and is not
-// retried; an error made with [status.Error] and [codes.Unavailable] is.
+// many goroutines at once, and should keep what it got. It gets the context of the call, so that it can give each caller
+// a token of its own; deliveries share calls only with those of the same token. When it fails, the call fails with
+// UNAUTHENTICATED and is not retried; an error made by gRPC's status.Error with codes.Unavailable is.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(o *options) {
 		if source == nil && o.invalid == nil {
 			o.invalid = errors.New("WithTokenSource: the source is nil")
 		}
-		o.token = source
+		o.token, o.tokenVaries = source, true
 	}
 }
 
@@ -136,7 +146,8 @@ func WithUserAgent(name string) Option {
 }
 
 // WithDialOptions hands options on to gRPC, such as interceptors and stats handlers. They come last and beat this
-// package's own.
+// package's own. What they read of a caller's context nobody can tell, so every delivery then goes in a call of its own,
+// unless [WithBatching] says that they read nothing.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(o *options) { o.dial = append(o.dial, opts...) }
 }
@@ -177,7 +188,23 @@ func (o *options) tokenMayBeSeen(target string) bool {
 	return o.plaintextToken || loopback(target)
 }
 
-func (o *options) dialOptions(target string) []grpc.DialOption {
+// shared says whether deliveries may share calls.
+func (o *options) shared() bool {
+	if o.batching != nil {
+		return *o.batching
+	}
+	return len(o.dial) == 0
+}
+
+// bearer is the credentials that send the token, nil when there is none.
+func (o *options) bearer(target string) *bearer {
+	if o.token == nil {
+		return nil
+	}
+	return &bearer{source: o.token, mayBeSeen: o.tokenMayBeSeen(target)}
+}
+
+func (o *options) dialOptions(target string, token *bearer) []grpc.DialOption {
 	transport := insecure.NewCredentials()
 	if !o.plaintext(target) {
 		transport = credentials.NewTLS(o.tlsConfig)
@@ -194,43 +221,10 @@ func (o *options) dialOptions(target string) []grpc.DialOption {
 			Time: o.keepaliveTime, Timeout: o.keepaliveTimeout, PermitWithoutStream: true,
 		}))
 	}
-	if o.token != nil {
-		opts = append(opts, grpc.WithPerRPCCredentials(bearer{source: o.token, mayBeSeen: o.tokenMayBeSeen(target)}))
+	if token != nil {
+		opts = append(opts, grpc.WithPerRPCCredentials(token))
 	}
 	return append(opts, o.dial...)
-}
-
-// bearer sends a token with every call.
-type bearer struct {
-	source    func(context.Context) (string, error)
-	mayBeSeen bool
-}
-
-func (b bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
-	token, err := b.source(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkToken(token); err != nil {
-		return nil, status.Error(codes.Unauthenticated, "the token source: "+err.Error())
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
-}
-
-// RequireTransportSecurity makes gRPC refuse the token on a connection that turns out to be plaintext, whoever set it.
-func (b bearer) RequireTransportSecurity() bool { return !b.mayBeSeen }
-
-// checkToken never repeats the token: its error may be logged.
-func checkToken(token string) error {
-	if token == "" {
-		return errors.New("the token is empty")
-	}
-	for _, c := range []byte(token) {
-		if c <= ' ' || c > '~' {
-			return errors.New("the token holds a space, a line break or another character that a header cannot carry")
-		}
-	}
-	return nil
 }
 
 // loopback says whether target can only be of this machine. In doubt it is not.

@@ -105,7 +105,9 @@ func (s *service) called(method string) int {
 // client returns a client of the service.
 func (s *service) client(t *testing.T, opts ...client.Option) *client.Client {
 	t.Helper()
-	opts = append([]client.Option{client.WithInsecure(), client.WithDialOptions(grpc.WithContextDialer(s.net.dial))}, opts...)
+	opts = append([]client.Option{
+		client.WithInsecure(), client.WithBatching(), client.WithDialOptions(grpc.WithContextDialer(s.net.dial)),
+	}, opts...)
 	c, err := client.New("passthrough:///memory", opts...)
 	if err != nil {
 		t.Fatal(err)

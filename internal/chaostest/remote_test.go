@@ -44,7 +44,7 @@ func newRemote(t *testing.T, addr string, rng *rand.Rand, opts ...client.Option)
 		client.WithTimeout(0),
 		client.WithRetry(client.RetryPolicy{MaxAttempts: 1, BaseDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond}),
 		// A service that is being started is waited for, within the call's time.
-		client.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))),
+		client.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))), client.WithBatching(),
 	}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
