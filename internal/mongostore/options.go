@@ -1,0 +1,126 @@
+package mongostore
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+// The names used when none are configured: those of the seed's sample.
+const (
+	DefaultDatabase   = "app"
+	DefaultCollection = "sume_jobs"
+)
+
+// Options configure a store.
+type Options struct {
+	// URI is MongoDB's connection string. Required. What it says about the pool, timeouts, TLS and concerns is kept;
+	// where it is silent see docs/mongodb.md.
+	URI string
+	// Database and Collection default to DefaultDatabase and DefaultCollection.
+	Database   string
+	Collection string
+	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
+	MaxAttempts int
+	// TextOnly turns off the copy of JSON bodies as embedded documents.
+	TextOnly bool
+	// Now replaces the database's clock, for tests.
+	Now func() time.Time
+	// Logger hears of every change of the store's state. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// clientOptions reads the URI and fills in what it leaves open.
+func clientOptions(opts Options) (*options.ClientOptions, error) {
+	co := options.Client().ApplyURI(opts.URI)
+	if err := co.Validate(); err != nil {
+		return nil, uriError(opts.URI, err)
+	}
+	wc := writeconcern.WriteConcern{}
+	if co.WriteConcern != nil {
+		wc = *co.WriteConcern
+	}
+	if wc.W == nil {
+		wc.W = "majority"
+	}
+	if wc.Journal == nil {
+		journaled := true
+		wc.Journal = &journaled
+	}
+	if wc.W == 0 {
+		return nil, errors.New("MongoDB URI: w=0 asks for no acknowledgement, and without one nobody can be told that it was first")
+	} else if wc.W != "majority" || !*wc.Journal {
+		opts.Logger.Warn("the MongoDB URI weakens the write concern: an answered delivery can be lost in a failover, and its job be first twice")
+	}
+	co.SetWriteConcern(&wc)
+	if co.ServerSelectionTimeout == nil {
+		co.SetServerSelectionTimeout(3 * time.Second) // the driver's own 30 s would outlast most callers
+	}
+	if co.ConnectTimeout == nil {
+		co.SetConnectTimeout(5 * time.Second)
+	}
+	if co.AppName == nil {
+		co.SetAppName("jobonce")
+	}
+	return co.SetMonitor(monitor()), nil
+}
+
+// uriError says what is wrong with a URI without repeating its user name and password, which the driver's own text may.
+func uriError(uri string, err error) error {
+	scheme, rest, _ := strings.Cut(uri, "://")
+	if scheme != "mongodb" && scheme != "mongodb+srv" {
+		return errors.New("MongoDB URI: it must begin with mongodb:// or mongodb+srv://")
+	}
+	authority := rest
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority = rest[:i]
+	}
+	at := strings.LastIndex(rest, "@")
+	switch {
+	case at < 0 && !portsAreNumbers(authority):
+		return errors.New("MongoDB URI: a port is not a number; if it is a password, the @ and the host behind it are missing")
+	case at < 0:
+		return fmt.Errorf("MongoDB URI: %w", err)
+	case at >= len(authority):
+		return errors.New("MongoDB URI: a character in the user name or password must be percent-encoded")
+	}
+	bare := options.Client().ApplyURI(scheme + "://" + rest[at+1:]).Validate()
+	if bare == nil {
+		return errors.New("MongoDB URI: something is wrong with the user name, the password or how to authenticate; " +
+			"special characters must be percent-encoded")
+	}
+	return fmt.Errorf("MongoDB URI: %w", bare)
+}
+
+func portsAreNumbers(hosts string) bool {
+	for host := range strings.SplitSeq(hosts, ",") {
+		i := strings.LastIndexByte(host, ':')
+		if i < 0 || strings.HasSuffix(host, "]") { // the colons of an IPv6 address
+			continue
+		}
+		if _, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func secretOf(co *options.ClientOptions) string {
+	if co.Auth == nil {
+		return ""
+	}
+	return co.Auth.Password
+}
+
+func redact(text, secret string) string {
+	if secret == "" {
+		return text
+	}
+	return strings.ReplaceAll(text, secret, "REDACTED")
+}
