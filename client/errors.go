@@ -47,6 +47,8 @@ var (
 	ErrInternal error = reason(joboncev1.ErrorReason_ERROR_REASON_INTERNAL)
 	// ErrUnimplemented matches when the service is of a version that does not do this.
 	ErrUnimplemented error = reason(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED)
+	// ErrRecordUnusable matches when what is stored under the job's id cannot be used; the service's log says why.
+	ErrRecordUnusable error = reason(joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE)
 )
 
 // reason is the sentinel of a reason.

@@ -39,6 +39,7 @@ var sentinels = map[joboncev1.ErrorReason]struct {
 	joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:     {client.ErrPermissionDenied, codes.PermissionDenied, false},
 	joboncev1.ErrorReason_ERROR_REASON_INTERNAL:              {client.ErrInternal, codes.Internal, true},
 	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED:         {client.ErrUnimplemented, codes.Unimplemented, false},
+	joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE:       {client.ErrRecordUnusable, codes.FailedPrecondition, false},
 }
 
 func asError(t *testing.T, err error) *client.Error {

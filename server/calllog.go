@@ -50,6 +50,10 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	}
 	code := status.Code(err)
 	level := levelOf(code)
+	p := (*problem)(nil)
+	if errors.As(err, &p) && p.ours() {
+		level = max(level, slog.LevelWarn)
+	}
 	if slow {
 		level = max(level, slog.LevelWarn)
 	}
@@ -64,7 +68,7 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	if req, ok := r.call.ReqOrNil.(interface{ GetJobId() string }); ok && job.CheckJobID(req.GetJobId()) == nil {
 		attrs = append(attrs, slog.String("job_id", req.GetJobId()))
 	}
-	if p := (*problem)(nil); errors.As(err, &p) {
+	if p != nil {
 		attrs = append(attrs, slog.String("reason", reasonName(p.reason)))
 		if p.field != "" {
 			attrs = append(attrs, slog.String("field", p.field))
@@ -73,7 +77,7 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	if err != nil {
 		attrs = append(attrs, slog.String("error", err.Error()))
 	}
-	if cause := errors.Unwrap(err); cause != nil && serverFault(code) {
+	if cause := errors.Unwrap(err); cause != nil && (serverFault(code) || p != nil && p.ours()) {
 		attrs = append(attrs, slog.String("cause", cause.Error()))
 	}
 	msg := "call"

@@ -62,6 +62,7 @@ func toResponse(o *job.Outcome, withResult bool) *joboncev1.RecordDeliveryRespon
 		resp.HolderExpireTime = toTime(r.Work.Due)
 	}
 	if !withResult {
+		resp.ResultOmitted = o.Verdict.Disposition == job.Completed && r.Work.Result != ""
 		resp.Job.Work.Result = ""
 	} else if o.Verdict.Disposition == job.Completed {
 		resp.Result = r.Work.Result

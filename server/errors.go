@@ -47,6 +47,7 @@ var reasons = map[joboncev1.ErrorReason]struct {
 	joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:     {codes.PermissionDenied, 0},
 	joboncev1.ErrorReason_ERROR_REASON_INTERNAL:              {codes.Internal, 0},
 	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED:         {codes.Unimplemented, 0},
+	joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE:       {codes.FailedPrecondition, 0},
 }
 
 // problem is an error as a client is told of it.
@@ -92,6 +93,9 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 		p.field = invalid.Field
 	case errors.Is(err, job.ErrNotFound):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_JOB_NOT_FOUND, "nothing is recorded under this job_id")
+	case errors.Is(err, job.ErrRecordUnusable):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE,
+			"what is stored under this job_id cannot be used; the server's log says what is wrong")
 	case errors.Is(err, job.ErrLeaseLost):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST, "the lease is somebody else's by now, or the work is settled")
 	case cancelled:
@@ -172,7 +176,12 @@ func (p *problem) item() *joboncev1.ItemError {
 	return e
 }
 
-// serverFault tells whether somebody who runs the server should hear of it.
+// ours tells whether somebody who runs the server should hear of the problem's cause.
+func (p *problem) ours() bool {
+	return p.reason == joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE || serverFault(p.code)
+}
+
+// serverFault tells whether somebody who runs the server should hear of errors with this code.
 func serverFault(c codes.Code) bool {
 	switch c {
 	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:

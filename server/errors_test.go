@@ -29,6 +29,7 @@ var storeErrors = []struct {
 	pushback string
 }{
 	{"not found", job.ErrNotFound, codes.NotFound, told{reason: "JOB_NOT_FOUND"}, ""},
+	{"unusable", job.ErrRecordUnusable, codes.FailedPrecondition, told{reason: "RECORD_UNUSABLE"}, ""},
 	{"invalid", &job.InvalidError{Field: "event", Problem: "is odd"}, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "event"}, ""},
 	{"too large", &job.InvalidError{Field: "payload", Problem: "is long", TooLarge: true}, codes.InvalidArgument,
 		told{reason: "PAYLOAD_TOO_LARGE", field: "payload"}, ""},
@@ -98,7 +99,7 @@ func TestStoreErrors(t *testing.T) {
 			}
 
 			// What is ours to mend is logged with its cause, for single calls and batches.
-			if serverFault(tc.code) {
+			if serverFault(tc.code) || tc.err == job.ErrRecordUnusable {
 				for _, msg := range []string{"call failed", "items of a batch failed"} {
 					if lines := s.log.lines(t, msg); len(lines) == 0 || !strings.Contains(fmt.Sprint(lines[0]["cause"]), secret) {
 						t.Errorf("%q: the log has no cause: %v", msg, lines)

@@ -204,7 +204,7 @@ func (s *idempotencyService) logFaults(ctx context.Context, outcomes []job.Outco
 		if outcomes[i].Err == nil {
 			continue
 		}
-		if p := explain(ctx, outcomes[i].Err, ""); serverFault(p.code) {
+		if p := explain(ctx, outcomes[i].Err, ""); p.ours() {
 			if first == nil {
 				first = p
 			}
@@ -212,7 +212,7 @@ func (s *idempotencyService) logFaults(ctx context.Context, outcomes []job.Outco
 		}
 	}
 	if first != nil {
-		s.log.LogAttrs(ctx, levelOf(first.code), "items of a batch failed", slog.Int("failed", faults),
+		s.log.LogAttrs(ctx, max(levelOf(first.code), slog.LevelWarn), "items of a batch failed", slog.Int("failed", faults),
 			slog.Int("of", len(outcomes)), slog.String("reason", reasonName(first.reason)), slog.Any("cause", first.cause))
 	}
 }

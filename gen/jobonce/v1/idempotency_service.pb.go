@@ -215,7 +215,10 @@ type RecordDeliveryResponse struct {
 	// the stored event.
 	Job *Job `protobuf:"bytes,8,opt,name=job,proto3" json:"job,omitempty"`
 	// With COMPLETED: what CompleteWork stored. At most 64 KiB.
-	Result        string `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
+	Result string `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
+	// True when there is a `result` that is left out: in a batch, where it does not fit into the response. Read it with
+	// GetJob.
+	ResultOmitted bool `protobuf:"varint,10,opt,name=result_omitted,json=resultOmitted,proto3" json:"result_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +314,13 @@ func (x *RecordDeliveryResponse) GetResult() string {
 		return x.Result
 	}
 	return ""
+}
+
+func (x *RecordDeliveryResponse) GetResultOmitted() bool {
+	if x != nil {
+		return x.ResultOmitted
+	}
+	return false
 }
 
 // BatchRecordDeliveriesRequest is a list of deliveries.
@@ -672,7 +682,7 @@ type isBatchRecordDeliveriesResponse_Result_Outcome interface {
 }
 
 type BatchRecordDeliveriesResponse_Result_Response struct {
-	// The answer, without `result`. A RECLAIMED job comes without its payload where that does not fit into the response
+	// The answer, without `result` (`result_omitted` says whether there is one). A RECLAIMED job comes without its payload where that does not fit into the response
 	// beside those before it: read it with GetJob.
 	Response *RecordDeliveryResponse `protobuf:"bytes,1,opt,name=response,proto3,oneof"`
 }
@@ -706,7 +716,7 @@ const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\x0elease_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
 	"\x06source\x18\n" +
 	" \x01(\tR\x06sourceB\x06\n" +
-	"\x04body\"\x99\x03\n" +
+	"\x04body\"\xc0\x03\n" +
 	"\x16RecordDeliveryResponse\x129\n" +
 	"\vdisposition\x18\x01 \x01(\x0e2\x17.jobonce.v1.DispositionR\vdisposition\x12\x1d\n" +
 	"\n" +
@@ -719,7 +729,9 @@ const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\x12holder_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x10holderExpireTime\x120\n" +
 	"\bconflict\x18\a \x01(\v2\x14.jobonce.v1.ConflictR\bconflict\x12!\n" +
 	"\x03job\x18\b \x01(\v2\x0f.jobonce.v1.JobR\x03job\x12\x16\n" +
-	"\x06result\x18\t \x01(\tR\x06result\"a\n" +
+	"\x06result\x18\t \x01(\tR\x06result\x12%\n" +
+	"\x0eresult_omitted\x18\n" +
+	" \x01(\bR\rresultOmitted\"a\n" +
 	"\x1cBatchRecordDeliveriesRequest\x12A\n" +
 	"\n" +
 	"deliveries\x18\x01 \x03(\v2!.jobonce.v1.RecordDeliveryRequestR\n" +

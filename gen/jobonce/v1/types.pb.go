@@ -214,7 +214,8 @@ func (JobView) EnumDescriptor() ([]byte, []int) {
 type WorkState int32
 
 const (
-	// Never sent.
+	// A state that this version of the service does not know: a newer one wrote it. Such work starts nothing here and is
+	// never claimed.
 	WorkState_WORK_STATE_UNSPECIFIED WorkState = 0
 	// JobOnce does not follow the work.
 	WorkState_WORK_STATE_UNTRACKED WorkState = 1
@@ -365,6 +366,9 @@ const (
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 13
 	// UNIMPLEMENTED: this version of the service does not do that. Do not retry.
 	ErrorReason_ERROR_REASON_UNIMPLEMENTED ErrorReason = 14
+	// FAILED_PRECONDITION: what is stored under the id cannot be used, such as a counter that is no number; the service's
+	// log says what is wrong. The delivery is not recorded. Do not retry.
+	ErrorReason_ERROR_REASON_RECORD_UNUSABLE ErrorReason = 15
 )
 
 // Enum value maps for ErrorReason.
@@ -385,6 +389,7 @@ var (
 		12: "ERROR_REASON_PERMISSION_DENIED",
 		13: "ERROR_REASON_INTERNAL",
 		14: "ERROR_REASON_UNIMPLEMENTED",
+		15: "ERROR_REASON_RECORD_UNUSABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":           0,
@@ -402,6 +407,7 @@ var (
 		"ERROR_REASON_PERMISSION_DENIED":     12,
 		"ERROR_REASON_INTERNAL":              13,
 		"ERROR_REASON_UNIMPLEMENTED":         14,
+		"ERROR_REASON_RECORD_UNUSABLE":       15,
 	}
 )
 
@@ -964,7 +970,7 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\fConflictKind\x12\x1d\n" +
 	"\x19CONFLICT_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CONFLICT_KIND_EVENT\x10\x01\x12\x19\n" +
-	"\x15CONFLICT_KIND_PAYLOAD\x10\x02*\xf5\x03\n" +
+	"\x15CONFLICT_KIND_PAYLOAD\x10\x02*\x97\x04\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aERROR_REASON_INVALID_FIELD\x10\x01\x12\"\n" +
@@ -981,7 +987,8 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\x1cERROR_REASON_UNAUTHENTICATED\x10\v\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10\f\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10\r\x12\x1e\n" +
-	"\x1aERROR_REASON_UNIMPLEMENTED\x10\x0eBZ\n" +
+	"\x1aERROR_REASON_UNIMPLEMENTED\x10\x0e\x12 \n" +
+	"\x1cERROR_REASON_RECORD_UNUSABLE\x10\x0fBZ\n" +
 	"\x15com.github.jobonce.v1B\n" +
 	"TypesProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3"
 
