@@ -23,16 +23,11 @@ To restore it, stop the service, put the file into a new directory under the nam
 delivery that was recorded after the backup is then unknown, and its next repetition is a first one.`,
 		Example: `  jobonce backup /backup/jobonce-2026-01-02.db
   jobonce backup --data-dir /var/lib/jobonce /backup/jobonce-2026-01-02.db`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("needs one argument, the FILE, and got %d", len(args))
-			}
-			if args[0] == "" || args[0] == "-" {
+		Args: oneArg("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "-" {
 				return usagef("FILE is %q, and must name a new file", args[0])
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
 			progress, done := newProgress(cmd.ErrOrStderr(), "pages")
 			err := sqlitestore.Backup(cmd.Context(), store.dataDir, args[0], progress)
 			done()

@@ -25,11 +25,11 @@ What is wrong is printed a line each, and the exit code is then 1.`,
 		Example: `  jobonce check
   jobonce check --data-dir /var/lib/jobonce
   jobonce check /backup/jobonce-2026-01-02.db`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usagef("needs at most one argument, the FILE, and got %d", len(args))
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-			return nil
+			return oneArg("FILE")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := sqlitestore.File(store.dataDir)

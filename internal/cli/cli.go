@@ -146,8 +146,21 @@ func configuredLikeServe(cmd *cobra.Command) {
 // fromEnvironment lets the environment set every flag of cmd, and the file too if cmd has the flag that names it.
 func fromEnvironment(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := config.Apply(cmd.Flags(), keys, section, os.Getenv); err != nil {
+		if err := config.Apply(cmd.Flags(), keys, section, os.LookupEnv); err != nil {
 			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+// oneArg takes one argument, called name, which must not be empty.
+func oneArg(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usagef("needs one argument, the %s, and got %d", name, len(args))
+		}
+		if args[0] == "" {
+			return usagef("%s is empty", name)
 		}
 		return nil
 	}

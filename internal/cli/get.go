@@ -28,12 +28,7 @@ without one.`,
 		Example: `  jobonce get job_demo
   jobonce get job_demo --payload-only > webhook.json
   jobonce get job_demo -o json | jq -r .firstSeenTime`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("needs one argument, the JOB_ID, and got %d", len(args))
-			}
-			return nil
-		},
+		Args: oneArg("JOB_ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if payloadOnly {
 				view.Value = "full"

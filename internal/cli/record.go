@@ -69,13 +69,14 @@ A value with spaces, quotes or unprintable characters in it is quoted. Pairs may
 	flags.StringVar(&f.jobID, "job-id", "", "the job's `id`; may be left out when the payload is JSON and has a job_id")
 	flags.StringVar(&f.event, "event", "", "what happened, such as job.completed; taken from the payload when left out")
 	flags.StringVar(&f.status, "status", "", "how it ended, such as OK; taken from the payload when left out")
-	flags.StringVar(&f.payload, "payload", "", "the webhook's body: the `text` itself, @FILE, or - for standard input; sent as\n"+
-		"bytes when it is not UTF-8")
+	flags.StringVar(&f.payload, "payload", "", "the webhook's body: the `text` itself, @FILE, or - for standard input; empty is an\n"+
+		"empty body; sent as bytes when it is not UTF-8")
 	flags.BoolVar(&f.opaque, "opaque-payload", false, "the payload's own job_id, event and status mean something else")
 	flags.StringVar(&f.requestID, "request-id", "", "`name` of this call, to get the answer again if it was lost; a random one when left out")
 	flags.Var(&f.mode, "work-mode", "who does the work")
 	flags.DurationVar(&f.lease, "lease", 0, "how long the lease runs, with --work-mode leased: 1s to 24h")
 	flags.StringVar(&f.source, "source", "", "where the event came from, such as webhook or poll")
+	config.MayBeEmpty(flags, "payload")
 	configured(cmd, "client", keys)
 	return cmd
 }

@@ -149,6 +149,9 @@ func relaxGC() {
 
 // listen binds the address that the flag gives.
 func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	if address == "" { // which to net means every interface
+		return nil, fmt.Errorf("%s is empty", flag)
+	}
 	var lc net.ListenConfig
 	lis, err := lc.Listen(ctx, "tcp", address)
 	if err == nil {

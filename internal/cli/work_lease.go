@@ -13,6 +13,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -51,7 +52,8 @@ func newWorkComplete() *cobra.Command {
 	var result string
 	own := func(flags *pflag.FlagSet) {
 		flags.StringVar(&result, "result", "", "what later deliveries of the job are told: the `text` itself, @FILE, or - for\n"+
-			"standard input")
+			"standard input; empty is none")
+		config.MayBeEmpty(flags, "result")
 	}
 	cmd := holderCommand("complete", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) (err error) {
 		req.JobId = jobID
@@ -74,7 +76,8 @@ func newWorkRelease() *cobra.Command {
 	var delay time.Duration
 	own := func(flags *pflag.FlagSet) {
 		flags.DurationVar(&delay, "delay", 0, "how long nobody may claim the work: up to 24h; not with --dead")
-		flags.StringVar(&req.Error, "error", "", "why the work was not done: a `text` for people")
+		flags.StringVar(&req.Error, "error", "", "why the work was not done: a `text` for people; empty is none")
+		config.MayBeEmpty(flags, "error")
 		flags.BoolVar(&req.Dead, "dead", false, "give the work up: nobody gets it any more")
 	}
 	cmd := holderCommand("release", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) error {
@@ -100,13 +103,8 @@ func holderCommand(
 ) *cobra.Command {
 	conn, keys := newConnection()
 	cmd := &cobra.Command{
-		Use: name + " JOB_ID",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("needs one argument, the JOB_ID, and got %d", len(args))
-			}
-			return nil
-		},
+		Use:  name + " JOB_ID",
+		Args: oneArg("JOB_ID"),
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, conn, args[0]) },
 	}
 	cmd.Flags().StringVar(token, "lease-token", "", "`token` of the lease")

@@ -31,24 +31,43 @@ func EnvNames(flag string) []string {
 	return []string{EnvName(flag)}
 }
 
+// Annotations of flags.
+const (
+	emptyKey = "jobonce_may_be_empty"
+	aloneKey = "jobonce_command_line_alone"
+)
+
+// MayBeEmpty marks flags for which an empty value means something, which their help says. For all others [Apply] refuses
+// it: mostly it is a variable of a script that was never set.
+func MayBeEmpty(flags *pflag.FlagSet, names ...string) { annotate(flags, emptyKey, names) }
+
+// CommandLineAlone marks flags of one call, such as its request id: in the environment they would make every call the
+// same one, so that [Apply] does not look there, nor in the file.
+func CommandLineAlone(flags *pflag.FlagSet, names ...string) { annotate(flags, aloneKey, names) }
+
+func annotate(flags *pflag.FlagSet, key string, names []string) {
+	for _, name := range names {
+		f := flags.Lookup(name)
+		if f.Annotations == nil {
+			f.Annotations = make(map[string][]string)
+		}
+		f.Annotations[key] = nil
+	}
+}
+
+func annotated(f *pflag.Flag, key string) bool {
+	_, ok := f.Annotations[key]
+	return ok
+}
+
 // Apply gives each flag of flags that the command line did not set its value from the environment or else, for those
-// that are in keys too, from the given section of the file. An empty environment variable counts as absent. An error
-// names the variable, or the file's line and key.
-func Apply(flags, keys *pflag.FlagSet, section string, getenv func(string) string) error {
+// that are in keys too, from the given section of the file. lookup is [os.LookupEnv]. A value that is empty is an error
+// wherever it stands; see [MayBeEmpty]. An error names the flag, the variable, or the file's line and key.
+func Apply(flags, keys *pflag.FlagSet, section string, lookup func(string) (string, bool)) error {
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if failed != nil || f.Changed || f.Name == "help" {
-			return
-		}
-		for _, name := range EnvNames(f.Name) {
-			value := getenv(name)
-			if value == "" {
-				continue
-			}
-			if err := set(f, value, Origin{FromEnvironment, name}); err != nil {
-				failed = fmt.Errorf("%s: %w", name, err)
-			}
-			return
+		if failed == nil && f.Name != "help" {
+			failed = applyEnvironment(f, lookup)
 		}
 	})
 	if failed != nil {
@@ -58,6 +77,48 @@ func Apply(flags, keys *pflag.FlagSet, section string, getenv func(string) strin
 		return applyFile(f.Value.String(), section, keys)
 	}
 	return nil
+}
+
+// applyEnvironment sets the flag from the environment, unless the command line did.
+func applyEnvironment(f *pflag.Flag, lookup func(string) (string, bool)) error {
+	if f.Changed {
+		for _, value := range values(f) {
+			if empty(f, value) {
+				return fmt.Errorf("--%s is empty; give it a value, or leave it out", f.Name)
+			}
+		}
+		return nil
+	}
+	if annotated(f, aloneKey) {
+		return nil
+	}
+	for _, name := range EnvNames(f.Name) {
+		value, ok := lookup(name)
+		if !ok {
+			continue
+		}
+		if empty(f, value) {
+			return fmt.Errorf("%s is set, and empty; give it a value, or unset it", name)
+		}
+		if err := set(f, value, Origin{FromEnvironment, name}); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// values are those of a flag that may be given several times, or the one of another.
+func values(f *pflag.Flag) []string {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{f.Value.String()}
+}
+
+// empty tells whether the flag must not have this value because it is empty.
+func empty(f *pflag.Flag, value string) bool {
+	return strings.TrimSpace(value) == "" && !annotated(f, emptyKey)
 }
 
 func set(f *pflag.Flag, value string, from Origin) error {

@@ -18,6 +18,8 @@ type command struct {
 	verbose     bool
 	format      Choice
 	jobID       string
+	payload     string
+	events      []string
 }
 
 func newCommand() *command {
@@ -31,6 +33,9 @@ func newCommand() *command {
 	c.keys.Var(&c.format, "format", "")
 	c.flags.AddFlagSet(c.keys)
 	c.flags.StringVar(&c.jobID, "job-id", "", "")
+	c.flags.StringVar(&c.payload, "payload", "", "")
+	c.flags.StringArrayVar(&c.events, "event", nil, "")
+	MayBeEmpty(c.flags, "payload")
 	c.flags.String(FileFlag, "", "")
 	c.flags.Bool("help", false, "")
 	return c
@@ -49,7 +54,14 @@ func (c *command) apply(t *testing.T, args []string, env map[string]string, file
 }
 
 func (c *command) applyEnv(env map[string]string) error {
-	return Apply(c.flags, c.keys, "serve", func(name string) string { return env[name] })
+	return Apply(c.flags, c.keys, "serve", lookupIn(env))
+}
+
+func lookupIn(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, ok := env[name]
+		return value, ok
+	}
 }
 
 func TestPrecedence(t *testing.T) {
@@ -65,8 +77,6 @@ func TestPrecedence(t *testing.T) {
 		{name: "environment beats file", want: "env", file: file, env: env},
 		{name: "flag beats environment", want: "flag", file: file, env: env, args: []string{"--listen", "flag"}},
 		{name: "flag equal to the default beats environment", want: "default", env: env, args: []string{"--listen", "default"}},
-		{name: "empty flag beats environment", want: "", env: env, args: []string{"--listen="}},
-		{name: "empty variable is absent", want: "file", file: file, env: map[string]string{"JOBONCE_LISTEN": ""}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newCommand()
@@ -106,11 +116,11 @@ func TestVariableWithoutOurPrefix(t *testing.T) {
 	}{
 		{map[string]string{"MONGODB_URI": "a"}, "a", "MONGODB_URI"},
 		{map[string]string{"MONGODB_URI": "a", "JOBONCE_MONGODB_URI": "b"}, "b", "JOBONCE_MONGODB_URI"},
-		{map[string]string{"MONGODB_URI": "a", "JOBONCE_MONGODB_URI": ""}, "a", "MONGODB_URI"},
+		{map[string]string{"MONGODB_URI": "", "JOBONCE_MONGODB_URI": "b"}, "b", "JOBONCE_MONGODB_URI"},
 	} {
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		uri := flags.String("mongodb-uri", "", "")
-		if err := Apply(flags, flags, "serve", func(name string) string { return tc.env[name] }); err != nil {
+		if err := Apply(flags, flags, "serve", lookupIn(tc.env)); err != nil {
 			t.Fatal(err)
 		}
 		if from := OriginOf(flags.Lookup("mongodb-uri")); *uri != tc.want || from != (Origin{FromEnvironment, tc.from}) {
@@ -185,6 +195,42 @@ func TestErrors(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestEmptyIsRefused: an empty value is a mistake in whatever layer it stands, whatever stands in a lower one.
+func TestEmptyIsRefused(t *testing.T) {
+	const file = "serve: {listen: file, max-wait: 1m}\n"
+	for _, tc := range []struct {
+		name, file, want string
+		args             []string
+		env              map[string]string
+	}{
+		{name: "flag", args: []string{"--listen="}, file: file, want: `--listen is empty; give it a value, or leave it out`},
+		{name: "blank flag", args: []string{"--listen", " "}, want: `--listen is empty; give it a value, or leave it out`},
+		{name: "flag that no other layer has", args: []string{"--job-id", ""}, want: `--job-id is empty; give it a value, or leave it out`},
+		{name: "one of several", args: []string{"--event", "a", "--event", ""}, want: `--event is empty; give it a value, or leave it out`},
+		{name: "variable", env: map[string]string{"JOBONCE_LISTEN": ""}, file: file, want: `JOBONCE_LISTEN is set, and empty; give it a value, or unset it`},
+		{name: "variable of a duration", env: map[string]string{"JOBONCE_MAX_WAIT": ""}, want: `JOBONCE_MAX_WAIT is set, and empty; give it a value, or unset it`},
+		{name: "file", file: "serve:\n  listen: ''\n", want: `FILE:2: serve.listen is empty; give it a value, or leave it out`},
+		{name: "file, blank", file: "serve:\n  listen: ' '\n", want: `FILE:2: serve.listen is empty; give it a value, or leave it out`},
+		{name: "beaten variable", args: []string{"--listen", "a"}, env: map[string]string{"JOBONCE_LISTEN": ""}},
+		{name: "empty means something", args: []string{"--payload", ""}},
+		{name: "empty means something in the environment too", env: map[string]string{"JOBONCE_PAYLOAD": ""}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path, err := newCommand().apply(t, tc.args, tc.env, tc.file)
+			got := ""
+			if err != nil {
+				got = strings.ReplaceAll(err.Error(), path, "FILE")
+			}
+			if got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+	if err := newCommand().applyEnv(map[string]string{"JOBONCE_CONFIG": ""}); err == nil || !strings.HasPrefix(err.Error(), "JOBONCE_CONFIG is set, and empty") {
+		t.Errorf("got %v", err)
 	}
 }
 

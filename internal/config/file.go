@@ -41,6 +41,9 @@ func applyFile(path, section string, keys *pflag.FlagSet) error {
 			if f.Changed {
 				return nil
 			}
+			if empty(f, value.Value) {
+				return fmt.Errorf("%s:%d: %s is empty; give it a value, or leave it out", path, value.Line, name)
+			}
 			if err := set(f, value.Value, Origin{FromFile, name + " of " + path}); err != nil {
 				return fmt.Errorf("%s:%d: %s: %w", path, value.Line, name, err)
 			}
