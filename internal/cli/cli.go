@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,12 +23,18 @@ const (
 )
 
 // Main runs the command that args name, without the program's own name, and returns the exit code: 0 fine, 1 failed,
-// 2 wrong usage. The first SIGINT or SIGTERM ends the command in order, a second one kills the process.
+// 2 wrong usage. The first SIGINT or SIGTERM ends the command in order, and then the process by that same signal, unless
+// it was SIGTERM and the command has succeeded. A second one kills the process.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := watchSignals()
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	code, err := execute(ctx, args, stdin, stdout, stderr)
+	dieAsAsked(ctx, err)
+	return code
+}
 
+// execute runs the command, and says on stderr why it failed.
+func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
 	root := newRoot()
 	// Cobra takes the process's own arguments for nil.
 	root.SetArgs(append([]string{}, args...))
@@ -39,14 +43,14 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitOK
+		return exitOK, nil
 	}
 	if usage := (*usageError)(nil); errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "%s; see '%s --help'\n", oneLine(err.Error()), cmd.CommandPath())
-		return exitUsage
+		return exitUsage, err
 	}
 	fmt.Fprintln(stderr, oneLine(err.Error()))
-	return exitFailed
+	return exitFailed, err
 }
 
 // usageError is a call that was wrong before anything was tried.

@@ -63,6 +63,12 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *client.
 	return errors.Join(c.explain(do(ctx, cl)), cl.Close())
 }
 
+// change is call for what changes something. The command must see that its answer cannot be written, to say what is lost.
+func (c *connection) change(ctx context.Context, do func(context.Context, *client.Client) error) error {
+	outliveReaders()
+	return c.call(ctx, do)
+}
+
 func (c *connection) options() ([]client.Option, error) {
 	if c.timeout <= 0 {
 		return nil, usagef("--timeout must be above zero")

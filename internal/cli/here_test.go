@@ -31,9 +31,15 @@ type here struct {
 // serveHere starts serve and returns once it listens, which may be before its store is ready. The caller must stop it.
 func serveHere(t *testing.T, cfg *serveConfig) *here {
 	t.Helper()
+	stdout, toStdout := io.Pipe()
+	return serveHereTo(t, cfg, stdout, toStdout)
+}
+
+// serveHereTo is serveHere with a standard output of the caller's choice.
+func serveHereTo(t *testing.T, cfg *serveConfig, stdout io.Reader, toStdout io.WriteCloser) *here {
+	t.Helper()
 	cfg.listen, cfg.adminListen, cfg.logFormat.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
 	ctx, cancel := context.WithCancel(t.Context())
-	stdout, toStdout := io.Pipe()
 	stderr, toStderr := io.Pipe()
 	h := &here{t: t, stdout: bufio.NewReader(stdout), cancel: cancel, ended: make(chan error, 1)}
 	listening := make(chan struct{})

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"os"
@@ -40,29 +41,34 @@ started exactly when start_work=true:
 
   FIRST start_work=true deliveries=1 job_id=job_demo
 
-A value with spaces, quotes or unprintable characters in it is quoted. Pairs may be added in later versions.`,
+A value with spaces, quotes or unprintable characters in it is quoted. Pairs may be added in later versions. When the
+answer cannot be written, the lease's token and the request id with which to get it again are named on standard error.`,
 		Example: `  jobonce record --job-id job_demo --event job.completed --status OK
   jobonce record --payload @webhook.json
   curl -s https://example.com/last-event | jobonce record --payload -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			req, err := f.request(cmd.Flags(), cmd.InOrStdin())
+			req, err := f.request(cmd.Context(), cmd.Flags(), cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
 			var resp *joboncev1.RecordDeliveryResponse
-			err = conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			err = conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.RecordDelivery(ctx, req)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			if conn.output.Value == outputJSON {
-				return printJSON(cmd.OutOrStdout(), resp)
+			answer, err := answerOf(conn.output.Value, recordLine(resp)+"\n", resp)
+			if err != nil {
+				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), recordLine(resp))
-			return err
+			kept := unwrittenError{requestID: req.GetRequestId()}
+			if resp.GetLease() != nil {
+				kept.leases = []grant{{resp.GetJob().GetJobId(), resp.GetLease()}}
+			}
+			return writeAnswer(cmd.OutOrStdout(), answer, kept)
 		},
 	}
 	flags := cmd.Flags()
@@ -82,7 +88,10 @@ A value with spaces, quotes or unprintable characters in it is quoted. Pairs may
 }
 
 // request is the request that the flags ask for. Only a flag that was set sends a payload or a lease, empty ones too.
-func (f *recordFlags) request(flags *pflag.FlagSet, stdin io.Reader) (*joboncev1.RecordDeliveryRequest, error) {
+func (f *recordFlags) request(ctx context.Context, flags *pflag.FlagSet, stdin io.Reader) (*joboncev1.RecordDeliveryRequest, error) {
+	if f.requestID == "" {
+		f.requestID = rand.Text() // for when the answer cannot be written
+	}
 	req := &joboncev1.RecordDeliveryRequest{
 		JobId: f.jobID, Event: f.event, Status: f.status, OpaquePayload: f.opaque, RequestId: f.requestID, Source: f.source,
 		WorkMode: joboncev1.WorkMode(joboncev1.WorkMode_value["WORK_MODE_"+strings.ToUpper(f.mode.Value)]),
@@ -93,7 +102,7 @@ func (f *recordFlags) request(flags *pflag.FlagSet, stdin io.Reader) (*joboncev1
 	if !flags.Changed("payload") {
 		return req, nil
 	}
-	body, err := readText("payload", job.MaxPayloadBytes, f.payload, stdin)
+	body, err := readText(ctx, "payload", job.MaxPayloadBytes, f.payload, stdin)
 	switch {
 	case err != nil:
 		return nil, err
@@ -106,28 +115,52 @@ func (f *recordFlags) request(flags *pflag.FlagSet, stdin io.Reader) (*joboncev1
 }
 
 // readText is what the value of a flag stands for: the text itself, @FILE, or - for standard input. what names it in
-// errors; limit, in bytes, is the most that any server takes.
-func readText(what string, limit int, value string, stdin io.Reader) (string, error) {
-	from := stdin
-	if path, isFile := strings.CutPrefix(value, "@"); isFile {
-		file, err := os.Open(path)
-		if err != nil {
-			return "", fmt.Errorf("cannot read the %s: %w", what, err)
-		}
-		defer file.Close()
-		from = file
-	} else if value != "-" {
+// errors; limit, in bytes, is the most that any server takes. Nobody waits for an input when ctx is over.
+func readText(ctx context.Context, what string, limit int, value string, stdin io.Reader) (string, error) {
+	path, isFile := strings.CutPrefix(value, "@")
+	if !isFile && value != "-" {
 		return value, nil
 	}
-	// The rest of an endless input is not waited for.
-	text, err := io.ReadAll(io.LimitReader(from, int64(limit)+1))
+	type input struct {
+		text []byte
+		err  error
+	}
+	read := make(chan input, 1)
+	go func() {
+		var in input
+		if isFile {
+			in.text, in.err = readFile(path, limit)
+		} else {
+			in.text, in.err = readSome(stdin, limit)
+		}
+		read <- in
+	}()
+	select {
+	case <-ctx.Done():
+		return "", fmt.Errorf("the %s was not read: %w", what, ctx.Err())
+	case in := <-read:
+		switch {
+		case in.err != nil:
+			return "", fmt.Errorf("cannot read the %s: %w", what, in.err)
+		case len(in.text) > limit:
+			return "", fmt.Errorf("the %s is over %d bytes, more than any server takes", what, limit)
+		}
+		return string(in.text), nil
+	}
+}
+
+func readFile(path string, limit int) ([]byte, error) {
+	file, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the %s: %w", what, err)
+		return nil, err
 	}
-	if len(text) > limit {
-		return "", fmt.Errorf("the %s is over %d bytes, more than any server takes", what, limit)
-	}
-	return string(text), nil
+	defer file.Close()
+	return readSome(file, limit)
+}
+
+// readSome reads all, or enough to tell that it is over the limit: an input may be endless.
+func readSome(from io.Reader, limit int) ([]byte, error) {
+	return io.ReadAll(io.LimitReader(from, int64(limit)+1))
 }
 
 // recordLine is the text output: the disposition without its prefix, then the pairs that say something.

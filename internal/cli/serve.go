@@ -40,7 +40,9 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the service",
 		Long: `Runs the gRPC service until SIGTERM or SIGINT, then finishes the calls under way. A second signal ends it at once.
-One line on standard output says that the service is ready; the log goes to standard error.
+SIGHUP is ignored: there is nothing to reload, and the service outlives the terminal that started it. One line on standard
+output says that the service is ready; the log goes to standard error. When nobody reads either any more, or they cannot be
+written, the service goes on without.
 
 ` + storeHelp,
 		Example: `  jobonce serve
@@ -50,6 +52,7 @@ One line on standard output says that the service is ready; the log goes to stan
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			relaxGC()
+			outliveTerminal()
 			if err := cfg.store.choose(keys); err != nil {
 				return err
 			}
@@ -128,7 +131,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		case <-srv.Ready():
 		}
 		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", lis.Addr(), store.name); err != nil {
-			return fmt.Errorf("cannot say that the service is ready: %w", err)
+			logger.Warn("the line that says that the service is ready could not be written; it goes on without", "error", err)
 		}
 		return nil
 	})

@@ -46,13 +46,31 @@ var errBroken = errors.New("broken pipe")
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
+// triedWriter is one that tells when it was tried.
+type triedWriter struct {
+	brokenWriter
+	tried chan struct{}
+}
+
+func (w triedWriter) Write(b []byte) (int, error) {
+	close(w.tried)
+	return w.brokenWriter.Write(b)
+}
+
+func (triedWriter) Close() error { return nil }
+
+// TestServeThatCannotSayItIsReady serves all the same, and says so where it can.
 func TestServeThatCannotSayItIsReady(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	cfg := testServeConfig(t)
-	for range 2 {
-		if err := serve(t.Context(), cfg, brokenWriter{}, io.Discard); !errors.Is(err, errBroken) {
-			t.Errorf("got %v", err)
-		}
+	stdout := triedWriter{tried: make(chan struct{})}
+	h := serveHereTo(t, testServeConfig(t), strings.NewReader(""), stdout)
+	<-stdout.tried
+	if code, _, stderr := run("record", "--server", h.addr, "--job-id", "j"); code != 0 {
+		t.Errorf("record: exit code %d: %s", code, stderr)
+	}
+	h.stop()
+	if log := h.logged(); !strings.Contains(log, `"level":"WARN","msg":"the line that says that the service is ready could not be written; it goes on without","error":"broken pipe"`) {
+		t.Errorf("logged\n%s", log)
 	}
 }
 

@@ -2,8 +2,7 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"io"
+	"crypto/rand"
 	"strings"
 	"time"
 
@@ -54,15 +53,28 @@ a line, and from 'jobonce get JOB_ID --payload-only'.`,
 			req.LeaseDuration, req.Wait = durationpb.New(lease), durationpb.New(wait)
 			// The wait is no time of trying.
 			conn.timeout += max(0, wait)
+			if req.GetRequestId() == "" {
+				req.RequestId = rand.Text() // for when the answer cannot be written
+			}
 			var resp *joboncev1.ClaimWorkResponse
-			err := conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.ClaimWork(ctx, req)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return printClaimed(cmd.OutOrStdout(), conn.output.Value, resp.GetJobs())
+			var text strings.Builder
+			kept := unwrittenError{requestID: req.GetRequestId()}
+			for _, claimed := range resp.GetJobs() {
+				text.WriteString(claimedLine(claimed) + "\n")
+				kept.leases = append(kept.leases, grant{claimed.GetJob().GetJobId(), claimed.GetLease()})
+			}
+			answer, err := answerOf(conn.output.Value, text.String(), resp.GetJobs()...)
+			if err != nil {
+				return err
+			}
+			return writeAnswer(cmd.OutOrStdout(), answer, kept)
 		},
 	}
 	flags := cmd.Flags()
@@ -79,21 +91,6 @@ a line, and from 'jobonce get JOB_ID --payload-only'.`,
 // leaseFlag adds --lease.
 func leaseFlag(flags *pflag.FlagSet, lease *time.Duration) {
 	flags.DurationVar(lease, "lease", client.DefaultLease, "how long the lease runs from now: 1s to 24h")
-}
-
-func printClaimed(w io.Writer, format string, jobs []*joboncev1.ClaimedJob) error {
-	for _, claimed := range jobs {
-		if format == outputJSON {
-			if err := printJSON(w, claimed); err != nil {
-				return err
-			}
-			continue
-		}
-		if _, err := fmt.Fprintln(w, claimedLine(claimed)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // claimedLine is the text output for one job: what names it and its lease, then what says something.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -24,21 +23,21 @@ func newWorkRenew() *cobra.Command {
 	cmd := holderCommand("renew", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) error {
 		req.JobId, req.LeaseDuration = jobID, durationpb.New(lease)
 		renewed := &joboncev1.RenewLeaseResponse{}
-		err := conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+		err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 			renewed.Lease, err = c.RenewLease(ctx, req)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if conn.output.Value == outputJSON {
-			return printJSON(cmd.OutOrStdout(), renewed)
-		}
 		var b strings.Builder
 		pair(&b, "job_id", jobID)
 		leasePairs(&b, renewed.GetLease())
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), b.String()[1:])
-		return err
+		answer, err := answerOf(conn.output.Value, b.String()[1:]+"\n", renewed)
+		if err != nil {
+			return err
+		}
+		return writeAnswer(cmd.OutOrStdout(), answer, unwrittenError{leases: []grant{{jobID, renewed.GetLease()}}})
 	})
 	cmd.Short = "Let a lease run anew, and print it"
 	cmd.Long = `Lets a lease run anew from now. The text output is one line of key=value pairs, as from 'jobonce work claim'. When the
@@ -57,10 +56,10 @@ func newWorkComplete() *cobra.Command {
 	}
 	cmd := holderCommand("complete", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) (err error) {
 		req.JobId = jobID
-		if req.Result, err = readText("result", job.MaxResultBytes, result, cmd.InOrStdin()); err != nil {
+		if req.Result, err = readText(cmd.Context(), "result", job.MaxResultBytes, result, cmd.InOrStdin()); err != nil {
 			return err
 		}
-		err = conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.CompleteWork(ctx, req) })
+		err = conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.CompleteWork(ctx, req) })
 		return printDone(cmd, conn, &joboncev1.CompleteWorkResponse{}, err)
 	})
 	cmd.Short = "Say that the work of a job is done"
@@ -85,7 +84,7 @@ func newWorkRelease() *cobra.Command {
 		if cmd.Flags().Changed("delay") {
 			req.RetryDelay = durationpb.New(delay)
 		}
-		err := conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.ReleaseWork(ctx, req) })
+		err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.ReleaseWork(ctx, req) })
 		return printDone(cmd, conn, &joboncev1.ReleaseWorkResponse{}, err)
 	})
 	cmd.Short = "Give the work of a job back, or up"
@@ -118,5 +117,9 @@ func printDone(cmd *cobra.Command, conn *connection, answer proto.Message, err e
 	if err != nil || conn.output.Value != outputJSON {
 		return err
 	}
-	return printJSON(cmd.OutOrStdout(), answer)
+	line, err := answerOf(outputJSON, "", answer)
+	if err != nil {
+		return err
+	}
+	return writeAnswer(cmd.OutOrStdout(), line, unwrittenError{})
 }

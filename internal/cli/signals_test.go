@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// silent is a listener that takes connections and says nothing. Its channel gets a value for each.
+func silent(t *testing.T) (address string, connected <-chan struct{}) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan struct{}, 100)
+	go func() {
+		for {
+			conn, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			accepted <- struct{}{}
+		}
+	}()
+	t.Cleanup(func() { lis.Close() })
+	return lis.Addr().String(), accepted
+}
+
+// endedBy is the signal that a process died by, 0 when it ended by itself.
+func endedBy(cmd *exec.Cmd) syscall.Signal {
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return status.Signal()
+	}
+	return 0
+}
+
+// TestInterruptedCommandsDieByTheSignal: a shell goes by that to tell whether it is to end too.
+func TestInterruptedCommandsDieByTheSignal(t *testing.T) {
+	for _, line := range []string{
+		"record --job-id j", "get j", "work claim", "work renew j --lease-token t", "work complete j --lease-token t",
+		"work release j --lease-token t", "bench --count 10",
+	} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			address, connected := silent(t)
+			cmd := exec.Command("jobonce", append(strings.Fields(line), "--server", address)...)
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			<-connected
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait()
+			if got := endedBy(cmd); got != sig || !strings.HasPrefix(stderr.String(), "CANCELLED: ") && !strings.Contains(stderr.String(), "CANCELED") && line != "bench --count 10" {
+				t.Errorf("jobonce %s ended by %v (%v) after %v; standard error %q", line, got, cmd.ProcessState, sig, &stderr)
+			}
+		}
+	}
+}
+
+// TestInterruptedInput: the rest of a command's input is not waited for when it is to end.
+func TestInterruptedInput(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, payload := range []string{"-", "@" + fifo} {
+		cmd := exec.Command("jobonce", "record", "--payload", payload)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		input, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if payload != "-" {
+			if input, err = os.OpenFile(fifo, os.O_WRONLY, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// More than a pipe holds: once it is written, the command reads.
+		if _, err := input.Write(make([]byte, 1<<17)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+		hangs := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		hangs.Stop()
+		if got := endedBy(cmd); got != syscall.SIGINT {
+			t.Errorf("jobonce record --payload %s: %v", payload, cmd.ProcessState)
+		}
+		input.Close()
+	}
+}
+
+// TestServeEndsBySignal: that it was asked to end is no failure, but a shell's loop ends with Ctrl-C.
+func TestServeEndsBySignal(t *testing.T) {
+	for sig, want := range map[syscall.Signal]syscall.Signal{syscall.SIGTERM: 0, syscall.SIGINT: syscall.SIGINT} {
+		dir := t.TempDir()
+		p, err := startServe(dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+		<-p.rest
+		_ = p.cmd.Wait()
+		if got := endedBy(p.cmd); got != want || want == 0 && !p.cmd.ProcessState.Success() {
+			t.Errorf("%v after %v; logged\n%s", p.cmd.ProcessState, sig, &p.stderr)
+		}
+		// It was closed in order: SQLite's log is gone.
+		if _, err := os.Stat(filepath.Join(dir, "data", "jobonce.db-wal")); !os.IsNotExist(err) {
+			t.Errorf("the store was not closed after %v: %v", sig, err)
+		}
+	}
+}
+
+// TestServeOutlivesItsTerminal lets everything go that read what the service prints, and the terminal with it.
+func TestServeOutlivesItsTerminal(t *testing.T) {
+	cmd := exec.Command("jobonce", "serve", "--listen", "127.0.0.1:0", "--data-dir", "data", "--log-calls")
+	cmd.Dir, cmd.Env = t.TempDir(), []string{"PATH=" + os.Getenv("PATH")}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	match := readyLine.FindStringSubmatch(line)
+	if match == nil {
+		_ = cmd.Process.Kill()
+		t.Fatalf("got %q, %v", line, err)
+	}
+	stdout.Close()
+	stderr.Close()
+	for range 2 {
+		if code, _, stderr := run("record", "--server", match[1], "--job-id", "j"); code != 0 {
+			t.Errorf("record: exit code %d: %s", code, stderr)
+		}
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("serve: %v", err)
+	}
+}
+
+// TestInterruptEndsAShellsLoop sends what Ctrl-C sends: the signal goes to the shell and to its command.
+func TestInterruptEndsAShellsLoop(t *testing.T) {
+	address, connected := silent(t)
+	cmd := exec.Command("bash", "-c", `for i in 1 2 3; do jobonce record --job-id "job_$i"; echo "next"; done`)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "JOBONCE_SERVER=" + address}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var stdout bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, io.Discard
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-connected
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-connected:
+		t.Error("the loop goes on")
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		<-ended
+	}
+	if stdout.Len() > 0 {
+		t.Errorf("printed %q", &stdout)
+	}
+}
