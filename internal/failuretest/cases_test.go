@@ -2,14 +2,19 @@ package failuretest
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -20,7 +25,7 @@ import (
 func TestCasesOnBothStores(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		c := w.client()
-		eachCase(t, "payloads.jsonl", func(t *testing.T, line []byte) {
+		eachCase(t, "payloads.jsonl", 32, func(t *testing.T, line []byte) {
 			var in struct {
 				Want, Payload string
 				Base64        string   `json:"payload_base64"`
@@ -52,7 +57,7 @@ func TestCasesOnBothStores(t *testing.T) {
 				t.Errorf("the body came back changed: %.200q, %v", job.GetPayload(), err)
 			}
 		})
-		eachCase(t, "requests.jsonl", func(t *testing.T, line []byte) {
+		eachCase(t, "requests.jsonl", 25, func(t *testing.T, line []byte) {
 			var in struct {
 				Request     json.RawMessage
 				Want, Field string
@@ -84,7 +89,87 @@ func TestCasesOnBothStores(t *testing.T) {
 	})
 }
 
-func eachCase(t *testing.T, file string, f func(t *testing.T, line []byte)) {
+// sent is a delivery of a sequence. Its job is called k, and so in its body.
+type sent struct {
+	JobID   string `json:"job_id"`
+	Payload *string
+	Base64  []byte `json:"payload_base64"`
+	Opaque  bool   `json:"opaque_payload"`
+	Event   string
+	Source  string
+	Mode    string `json:"work_mode"`
+	Lease   string
+}
+
+// request is the delivery, of a job of its own.
+func (d sent) request(t *testing.T, jobID string) *joboncev1.RecordDeliveryRequest {
+	t.Helper()
+	run, err := time.ParseDuration(d.Lease)
+	if err != nil || d.JobID != "k" || d.Mode != "LEASED" {
+		t.Fatalf("%v in %+v", err, d)
+	}
+	req := &joboncev1.RecordDeliveryRequest{
+		JobId: jobID, Event: d.Event, Source: d.Source, OpaquePayload: d.Opaque,
+		WorkMode: leasedMode, LeaseDuration: durationpb.New(run),
+	}
+	switch {
+	case d.Base64 != nil:
+		body := bytes.ReplaceAll(d.Base64, []byte(`"k"`), []byte(strconv.Quote(jobID)))
+		req.Body = &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: body}
+	case d.Payload != nil:
+		body := strings.ReplaceAll(*d.Payload, `"k"`, strconv.Quote(jobID))
+		req.Body = &joboncev1.RecordDeliveryRequest_Payload{Payload: body}
+	}
+	return req
+}
+
+// TestSequencesOnBothStores: the second delivery comes when the first one's lease has lapsed. What it is told, and that a
+// repetition of the call is told the same; what was recorded stays.
+func TestSequencesOnBothStores(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		c, n := w.client(), 0
+		eachCase(t, "sequences.jsonl", 28, func(t *testing.T, line []byte) {
+			var in struct {
+				First, Second sent
+				Want          struct {
+					Disposition, Conflict string
+					Start                 *bool `json:"start_work"`
+				}
+			}
+			if err := json.Unmarshal(line, &in); err != nil || in.Want.Start == nil {
+				t.Fatalf("%v, want %+v", err, in.Want)
+			}
+			n++
+			jobID := fmt.Sprint("sequence-", n)
+			want(t, record(t, c, in.First.request(t, jobID)), "FIRST start first lease")
+			w.clock.Advance(time.Second)
+			second := in.Second.request(t, jobID)
+			second.RequestId = "second-" + jobID
+			for range 2 {
+				resp := record(t, c, second)
+				disposition := strings.TrimPrefix(resp.GetDisposition().String(), "DISPOSITION_")
+				conflict := ""
+				if k := resp.GetConflict(); k != nil {
+					conflict = strings.TrimPrefix(k.GetKind().String(), "CONFLICT_KIND_")
+				}
+				start := resp.GetStartWork()
+				if start != *in.Want.Start || (resp.GetLease() != nil) != start {
+					t.Errorf("start_work %t, lease %v", start, resp.GetLease())
+				}
+				if in.Want.Disposition != "" && (disposition != in.Want.Disposition || conflict != in.Want.Conflict) {
+					t.Errorf("%s, conflict %q; want %+v", disposition, conflict, in.Want)
+				}
+			}
+			first := in.First.request(t, jobID)
+			if j := stored(t, c, jobID); j.GetPayload() != first.GetPayload() || !bytes.Equal(j.GetPayloadBytes(), first.GetPayloadBytes()) {
+				t.Errorf("what was recorded changed: %v", j)
+			}
+		})
+	})
+}
+
+// eachCase runs f for each line of a file that has at least atLeast.
+func eachCase(t *testing.T, file string, atLeast int, f func(t *testing.T, line []byte)) {
 	t.Helper()
 	cases, err := os.Open("../../server/testdata/" + file)
 	if err != nil {
@@ -101,7 +186,7 @@ func eachCase(t *testing.T, file string, f func(t *testing.T, line []byte)) {
 		}
 		t.Run(name.Name, func(t *testing.T) { f(t, lines.Bytes()) })
 	}
-	if lines.Err() != nil || n < 20 {
+	if lines.Err() != nil || n < atLeast {
 		t.Fatalf("%d cases in %s, %v", n, file, lines.Err())
 	}
 }

@@ -48,8 +48,9 @@ func Decide(r *Record, d *Delivery, now time.Time) Verdict {
 		v.Disposition = First
 	case w.State == StateQueued || w.State == StateLeased:
 		v.Disposition = Pending
-		// An event that is not the stored one never starts work: it would be done on the stored one.
-		v.Claim = d.Mode == ModeLeased && !otherEvent && w.Free(now)
+		// An event that is not the stored one never starts work: it would be done on the stored one. Nor does one that may
+		// be another and could not be read.
+		v.Claim = d.Mode == ModeLeased && !otherEvent && !hidesEvent(r, d) && w.Free(now)
 	case w.State == StateUntracked && v.FirstDelivery:
 		v.Disposition, v.StartWork = First, true
 	case w.State == StateUntracked:
@@ -84,6 +85,15 @@ func compare(r *Record, d *Delivery, now time.Time) *Conflict {
 		return nil
 	}
 	return &Conflict{Kind: kind, Event: d.Event, Status: d.Status, Time: Millis(now)}
+}
+
+// hidesEvent tells whether d may be another event than r for all that could be read of it. The stored body once more is
+// the same event, read or not.
+func hidesEvent(r *Record, d *Delivery) bool {
+	if r.Fingerprint != "" && r.Fingerprint == d.Fingerprint {
+		return false
+	}
+	return r.Event != "" && d.EventUnread != UnreadNothing || r.Status != "" && d.StatusUnread != UnreadNothing
 }
 
 func differ(a, b string) bool { return a != "" && b != "" && a != b }

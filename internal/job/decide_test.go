@@ -64,3 +64,45 @@ func TestNewRecordIsItsCreators(t *testing.T) {
 		t.Errorf("seen %v, %v", r.FirstSeen, r.LastSeen)
 	}
 }
+
+// TestDecideOnWhatCannotBeRead: a delivery that may hold another event, or another status, than a recorded one claims
+// nothing. Everything else about its answer is as if it had said nothing.
+func TestDecideOnWhatCannotBeRead(t *testing.T) {
+	both := job.Record{Event: "e", Status: "s", Fingerprint: "f"}
+	for name, c := range map[string]struct {
+		r             job.Record
+		event, status job.Unread
+		body          string
+		claims        bool
+	}{
+		"neither unread":         {both, job.UnreadNothing, job.UnreadNothing, "g", true},
+		"event's value":          {both, job.UnreadValue, job.UnreadNothing, "g", false},
+		"status's value":         {both, job.UnreadNothing, job.UnreadValue, "g", false},
+		"the whole body":         {both, job.UnreadBody, job.UnreadBody, "g", false},
+		"no event recorded":      {job.Record{Status: "s", Fingerprint: "f"}, job.UnreadValue, job.UnreadNothing, "g", true},
+		"no status recorded":     {job.Record{Event: "e", Fingerprint: "f"}, job.UnreadNothing, job.UnreadValue, "g", true},
+		"only status recorded":   {job.Record{Status: "s", Fingerprint: "f"}, job.UnreadBody, job.UnreadBody, "g", false},
+		"neither recorded":       {job.Record{Fingerprint: "f"}, job.UnreadBody, job.UnreadBody, "g", true},
+		"the stored body":        {both, job.UnreadBody, job.UnreadBody, "f", true},
+		"no body stored":         {job.Record{Event: "e"}, job.UnreadBody, job.UnreadBody, "g", false},
+		"no body stored or sent": {job.Record{Event: "e"}, job.UnreadNothing, job.UnreadNothing, "", true},
+	} {
+		for _, work := range []job.Work{{State: job.StateQueued, Due: noon}, {State: job.StateLeased, Due: noon, Token: "t", Attempts: 1}} {
+			t.Run(name+", "+work.State.String(), func(t *testing.T) {
+				r := c.r
+				r.JobID, r.Work = "j", work
+				d := job.Delivery{JobID: "j", RequestID: "r", Mode: job.ModeLeased, Lease: time.Minute, Fingerprint: c.body}
+				plain := job.Decide(&r, &d, noon)
+				d.EventUnread, d.StatusUnread = c.event, c.status
+				got := job.Decide(&r, &d, noon)
+				if !plain.Claim || got.Claim != c.claims {
+					t.Errorf("claims %t, and read %t; want %t, true", got.Claim, plain.Claim, c.claims)
+				}
+				got.Claim = plain.Claim
+				if diff := cmp.Diff(plain, got); diff != "" {
+					t.Errorf("(-read +unread):\n%s", diff)
+				}
+			})
+		}
+	}
+}

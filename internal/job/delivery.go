@@ -16,7 +16,7 @@ type Input struct {
 	Event  string
 	Status string
 	Body   Body
-	// Opaque: the fields of the body are neither read nor compared.
+	// Opaque: the fields of the body are neither read nor compared, and count as unread.
 	Opaque    bool
 	RequestID string
 	Mode      WorkMode
@@ -30,8 +30,12 @@ type Delivery struct {
 	JobID  string
 	Event  string
 	Status string
-	Body   Body
-	// Object is true when the body is text and one JSON object.
+	// EventUnread and StatusUnread say whether the body may hold one where Event or Status is empty.
+	EventUnread  Unread
+	StatusUnread Unread
+	Body         Body
+	// Object is true when the body is text and exactly one JSON object, which a store may keep as a document. One behind a
+	// byte-order mark is kept as text alone.
 	Object bool
 	// Fingerprint is the SHA-256 of the body, 32 bytes; empty when there is no body or an empty one.
 	Fingerprint string
@@ -41,6 +45,18 @@ type Delivery struct {
 	Lease     time.Duration
 	Source    string
 }
+
+// Unread says why a delivery says nothing of what its body may hold. Nothing said is agreement; what cannot be read is not.
+type Unread uint8
+
+const (
+	// UnreadNothing: it is said, or the body was read and holds none, or there is no body.
+	UnreadNothing Unread = iota
+	// UnreadBody: the body as a whole is bytes, opaque, or no JSON object.
+	UnreadBody
+	// UnreadValue: the body's own value is neither null nor a string within the limit.
+	UnreadValue
+)
 
 // Delivery checks the input and completes it from its body. The error is an [*InvalidError] that names the field.
 // maxPayload is the limit of the body in bytes.
@@ -92,42 +108,63 @@ func (in Input) Delivery(maxPayload int) (Delivery, error) {
 }
 
 // fillFromBody takes the id, event and status from a JSON object, and refuses a body that says otherwise than the
-// explicit fields do: a wrong key must never be stored.
+// explicit fields do: a wrong key must never be stored. What it could not read it notes.
 func (d *Delivery) fillFromBody(opaque bool) error {
-	if d.Body.Kind != BodyText {
-		return nil
+	var info payload.Info
+	if d.Body.Kind == BodyText {
+		if !utf8.ValidString(d.Body.Data) {
+			return &InvalidError{Field: "payload", Problem: "is not valid UTF-8; send it as payload_bytes"}
+		}
+		info = payload.Scan(d.Body.Data, payload.Limits{JobID: MaxJobIDBytes, Event: MaxEventBytes, Status: MaxStatusBytes})
+		d.Object = info.Object && !info.BOM
 	}
-	if !utf8.ValidString(d.Body.Data) {
-		return &InvalidError{Field: "payload", Problem: "is not valid UTF-8; send it as payload_bytes"}
+	whole := d.Body.Data != "" && (opaque || !info.Object)
+	if !whole {
+		if err := d.takeFrom(&info); err != nil {
+			return err
+		}
 	}
-	info := payload.Scan(d.Body.Data, payload.Limits{JobID: MaxJobIDBytes, Event: MaxEventBytes, Status: MaxStatusBytes})
-	d.Object = info.Object
-	if opaque {
-		return nil
-	}
+	d.EventUnread, d.StatusUnread = unread(d.Event, whole, info.Event), unread(d.Status, whole, info.Status)
+	return nil
+}
+
+// takeFrom takes what an object says.
+func (d *Delivery) takeFrom(info *payload.Info) error {
 	if info.JobID.Repeated {
 		return &InvalidError{Field: "job_id", Problem: "stands twice in the payload"}
 	}
 	for _, f := range []struct {
 		name string
 		have *string
-		body payload.Field
+		body string
 	}{
-		{"job_id", &d.JobID, info.JobID},
-		{"event", &d.Event, info.Event},
-		{"status", &d.Status, info.Status},
+		{"job_id", &d.JobID, info.JobID.Value},
+		{"event", &d.Event, info.Event.Value},
+		{"status", &d.Status, info.Status.Value},
 	} {
-		// Only one JSON string within the limit says anything; everything else counts as absent.
-		if !f.body.Present || f.body.Repeated || f.body.Value == "" {
+		if f.body == "" {
 			continue
 		}
 		if *f.have == "" {
-			*f.have = f.body.Value
-		} else if *f.have != f.body.Value {
+			*f.have = f.body
+		} else if *f.have != f.body {
 			return &InvalidError{Field: f.name, Problem: "differs from the payload's own; set opaque_payload if the payload's means something else"}
 		}
 	}
 	return nil
+}
+
+// unread is why a field of a delivery says nothing of what its body may hold: as a whole, or in its own member.
+func unread(said string, whole bool, own payload.Field) Unread {
+	switch {
+	case said != "":
+		return UnreadNothing
+	case whole:
+		return UnreadBody
+	case own.Unread():
+		return UnreadValue
+	}
+	return UnreadNothing
 }
 
 // checkWork checks the mode and the lease that goes with it.

@@ -39,6 +39,10 @@ func TestDeliveryRefuses(t *testing.T) {
 		"id with an end in the body": {job.Input{JobID: "a", Body: text(`{"job_id":"a\n"}`)}, "job_id"},
 		"other event in the body":    {job.Input{JobID: "a", Event: "x", Body: text(`{"event":"y"}`)}, "event"},
 		"other status in the body":   {job.Input{JobID: "a", Status: "x", Body: text(`{"status":"y"}`)}, "status"},
+		"event after a mark":         {job.Input{JobID: "a", Event: "x", Body: text("\ufeff" + `{"event":"y"}`)}, "event"},
+		"last of two events":         {job.Input{JobID: "a", Event: "x", Body: text(`{"event":"x","event":"y"}`)}, "event"},
+		"id after a mark":            {job.Input{JobID: "a", Body: text("\ufeff" + `{"job_id":"b"}`)}, "job_id"},
+		"id twice after a mark":      {job.Input{JobID: "a", Body: text("\ufeff" + `{"job_id":"a","job_id":"a"}`)}, "job_id"},
 		"id twice":                   {job.Input{JobID: "a", Body: text(`{"job_id":"a","job_id":"a"}`)}, "job_id"},
 		"id twice, one a number":     {job.Input{JobID: "a", Body: text(`{"job_id":1,"\u006aob_id":"a"}`)}, "job_id"},
 		"opaque without id":          {job.Input{Opaque: true, Body: text(`{"job_id":"a"}`)}, "job_id"},
@@ -87,7 +91,9 @@ func TestDeliveryTakes(t *testing.T) {
 		"null is absent":    {job.Input{JobID: "a", Body: text(`{"event":null,"status":7}`)}, "a", "", "", true},
 		"too long is absent": {job.Input{JobID: "a", Event: "e", Body: text(`{"event":"` + strings.Repeat("x", 129) + `"}`)},
 			"a", "e", "", true},
-		"twice is absent": {job.Input{JobID: "a", Event: "z", Body: text(`{"event":"x","event":"y"}`)}, "a", "z", "", true},
+		"of two the last":  {job.Input{JobID: "a", Event: "y", Body: text(`{"event":"x","event":"y","status":1,"status":"s"}`)}, "a", "y", "s", true},
+		"byte-order mark":  {job.Input{Body: text("\ufeff" + `{"job_id":"a","event":"e","status":"s"}`)}, "a", "e", "s", false},
+		"mark, then array": {job.Input{JobID: "a", Body: text("\ufeff" + `[{"event":"e"}]`)}, "a", "", "", false},
 		"opaque is unread": {job.Input{JobID: "a", Opaque: true, Body: text(`{"job_id":"b","job_id":"c","status":"s"}`)},
 			"a", "", "", true},
 		"bytes are unread": {job.Input{JobID: "a", Body: job.Body{Kind: job.BodyBytes, Data: `{"status":"s"}`}}, "a", "", "", false},
@@ -115,6 +121,52 @@ func TestDeliveryTakes(t *testing.T) {
 			}
 			if d.Fingerprint != want {
 				t.Errorf("fingerprint %x", d.Fingerprint)
+			}
+		})
+	}
+}
+
+// TestDeliveryUnread: what a body may say and could not be read is told from what it does not say.
+func TestDeliveryUnread(t *testing.T) {
+	in := func(s string) job.Input { return job.Input{JobID: "a", Body: text(s)} }
+	raw := func(s string) job.Input { return job.Input{JobID: "a", Body: job.Body{Kind: job.BodyBytes, Data: s}} }
+	opaque := func(s string) job.Input { i := in(s); i.Opaque = true; return i }
+	said := func(i job.Input) job.Input { i.Event, i.Status = "e", "s"; return i }
+	const nothing, body, value = job.UnreadNothing, job.UnreadBody, job.UnreadValue
+	for name, c := range map[string]struct {
+		in            job.Input
+		event, status job.Unread
+	}{
+		"no body":            {job.Input{JobID: "a"}, nothing, nothing},
+		"empty text":         {in(""), nothing, nothing},
+		"empty bytes":        {raw(""), nothing, nothing},
+		"empty opaque":       {opaque(""), nothing, nothing},
+		"read":               {in(`{"event":"e","status":"s"}`), nothing, nothing},
+		"said neither":       {in(`{"type":"e"}`), nothing, nothing},
+		"null and empty":     {in(`{"event":null,"status":""}`), nothing, nothing},
+		"behind a mark":      {in("\ufeff" + `{"event":"e","status":"s"}`), nothing, nothing},
+		"value and mark":     {in("\ufeff" + `{"event":1}`), value, nothing},
+		"event a number":     {in(`{"event":1,"status":"s"}`), value, nothing},
+		"status an object":   {in(`{"event":"e","status":{"status":"s"}}`), nothing, value},
+		"too long":           {in(`{"event":"` + strings.Repeat("x", 129) + `","status":"` + strings.Repeat("x", 65) + `"}`), value, value},
+		"last of two":        {in(`{"event":"e","event":1,"status":1,"status":"s"}`), value, nothing},
+		"array":              {in(`[]`), body, body},
+		"JSON null":          {in(`null`), body, body},
+		"form":               {in(`event=e`), body, body},
+		"cut off":            {in(`{"event":"e"`), body, body},
+		"white space":        {in(" "), body, body},
+		"bytes":              {raw(`{"event":"e"}`), body, body},
+		"opaque":             {opaque(`{"event":"e","status":1}`), body, body},
+		"opaque event alone": {job.Input{JobID: "a", Event: "e", Opaque: true, Body: text(`{}`)}, nothing, body},
+		"said, a number":     {said(in(`{"event":1,"status":2}`)), nothing, nothing},
+		"said, form":         {said(in(`event=f`)), nothing, nothing},
+		"said, bytes":        {said(raw(`{}`)), nothing, nothing},
+		"said, opaque":       {said(opaque(`{"event":"f"}`)), nothing, nothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := c.in.Delivery(1000)
+			if err != nil || d.EventUnread != c.event || d.StatusUnread != c.status {
+				t.Errorf("event %d, status %d, %v; want %d, %d", d.EventUnread, d.StatusUnread, err, c.event, c.status)
 			}
 		})
 	}

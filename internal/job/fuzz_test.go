@@ -14,6 +14,7 @@ func FuzzDelivery(f *testing.F) {
 	f.Add("", "", "", "", "", `{"job_id":"\ud800"}`, byte(BodyText), false, byte(2), int64(time.Minute))
 	f.Add("j\x00", "e", "s", "j", "", "\xff", byte(BodyBytes), true, byte(3), int64(0))
 	f.Add("j", "", "", "", "", `{"job_id":"k"}`, byte(BodyText), true, byte(2), int64(1))
+	f.Add("", "e", "", "", "", "\ufeff"+`{"job_id":"j","event":"f","event":"e","status":1}`, byte(BodyText), false, byte(2), int64(time.Second))
 	f.Fuzz(func(t *testing.T, id, event, status, requestID, source, body string, kind byte, opaque bool, mode byte, lease int64) {
 		const maxPayload = 200
 		in := Input{
@@ -49,6 +50,10 @@ func FuzzDelivery(f *testing.F) {
 			t.Errorf("the request id %q passes", d.RequestID)
 		case (d.Fingerprint == "") != (body == "" || in.Body.Kind == BodyNone):
 			t.Errorf("the fingerprint of %q is %q", body, d.Fingerprint)
+		case d.EventUnread != UnreadNothing && (d.Event != "" || body == ""), d.StatusUnread != UnreadNothing && (d.Status != "" || body == ""):
+			t.Errorf("unread %d, %d beside what is said, or without a body: %+v", d.EventUnread, d.StatusUnread, d)
+		case (opaque || in.Body.Kind == BodyBytes) && in.Body.Data != "" && (event == "") != (d.EventUnread == UnreadBody):
+			t.Errorf("event %q, unread %d, of a body that is not read", event, d.EventUnread)
 		case (d.Mode == ModeLeased) != (d.Lease > 0):
 			t.Errorf("mode %v with a lease of %v", d.Mode, d.Lease)
 		}

@@ -83,6 +83,9 @@ func (h *history) deliver(t *rapid.T) {
 			Status:      rapid.SampledFrom([]string{"OK", "OK", "OK", "ERROR", ""}).Draw(t, "status"),
 			Fingerprint: rapid.SampledFrom([]string{"a", "a", "b", ""}).Draw(t, "body"),
 		}
+		if d.Status == "" && d.Fingerprint != "" && rapid.Bool().Draw(t, "unread") {
+			d.StatusUnread = job.UnreadBody
+		}
 		h.deliveries = append(h.deliveries, d)
 	}
 	first := h.write(t, d)
@@ -108,6 +111,9 @@ func (h *history) write(t *rapid.T, d job.Delivery) job.Outcome {
 	h.record.Deliveries++
 	v := job.Decide(h.record, &d, h.now)
 	if v.Claim {
+		if d.StatusUnread != job.UnreadNothing && h.record.Status != "" && d.Fingerprint != h.record.Fingerprint {
+			t.Fatalf("what may be another event claims: %+v", d)
+		}
 		before := h.record.Work
 		if h.record.Work = before.Claim(d.Grant(h.max), h.now); h.record.Work.State == job.StateLeased {
 			h.granted(t, &before)

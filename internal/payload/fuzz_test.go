@@ -18,6 +18,8 @@ var seeds = []string{
 	`[[[[[[{"a":[{}]}]]]]]]`, `{"a":[[[[[[1]]]]]],"b":{"c":{"d":{"e":{"f":{"g":1}}}}}}`,
 	`{ "a" : [ true , false , null ] }`, `{"a":1,}`, `[1,]`, `{"a" 1}`, `{1:2}`, `[01]`, `[1.]`, `[-]`, `"\x"`, `"\u12g4"`,
 	`job_id=a&event=b`,
+	"\ufeff" + `{"job_id":"a","event":"b"}`, "\ufeff\ufeff{}", "{\"\ufeffevent\":\"b\"}", "\xef\xbb{}", "\ufeff [1]",
+	`{"event":"a","event":"b","status":"","status":1}`, `{"event":{"event":"b"},"event":null,"job_id":[],"job_id":"a"}`,
 }
 
 func addSeeds(f *testing.F) {

@@ -100,11 +100,12 @@ func oracleTokens(t testing.TB, text string) []oracleToken {
 
 // oracleInfo is Scan.
 func oracleInfo(t testing.TB, text string, limits Limits) Info {
+	text, marked := strings.CutPrefix(text, "\xef\xbb\xbf")
 	if !isJSON(text) {
 		return Info{}
 	}
 	tokens := oracleTokens(t, text)
-	info := Info{JSON: true, Object: tokens[0].kind == BeginObject}
+	info := Info{JSON: true, Object: tokens[0].kind == BeginObject, BOM: marked}
 	if !info.Object {
 		return info
 	}
@@ -122,14 +123,25 @@ func oracleInfo(t testing.TB, text string, limits Limits) Info {
 				continue
 			}
 			count++
-			*to.field = Field{Repeated: count > 1}
 			value := tokens[i+1]
+			*to.field = Field{Kind: ends(value.kind), Repeated: count > 1}
 			if value.kind == String && !value.lone && len(value.text) <= to.limit {
 				to.field.Value, to.field.Present = value.text, true
 			}
 		}
 	}
 	return info
+}
+
+// ends is the kind of the last token of a value that begins with kind.
+func ends(kind Kind) Kind {
+	switch kind {
+	case BeginObject:
+		return EndObject
+	case BeginArray:
+		return EndArray
+	}
+	return kind
 }
 
 // oracleWalk is Walk for a text that isJSON: the events that the sink must

@@ -8,7 +8,12 @@
 // Two differences to encoding/json are on purpose: that package takes invalid
 // UTF-8, which no gRPC string can carry, and refuses nesting beyond 10,000
 // levels, which is legal JSON.
+//
+// A byte-order mark before JSON is no JSON, but programs write it: [Scan] reads
+// what stands behind it, so that it hides nothing, and [Walk] refuses it.
 package payload
+
+import "strings"
 
 // Limits says, in bytes after unescaping, how long a field's value may be. A
 // longer one counts as absent and is not copied. Zero takes the empty string
@@ -23,10 +28,13 @@ type Limits struct {
 // when the text is not JSON, even if fields stood before the fault: what is
 // not understood whole must not decide which job is meant.
 type Info struct {
-	// JSON is true when the text is exactly one JSON value, of any type.
+	// JSON is true when the text is exactly one JSON value, of any type, or a
+	// byte-order mark and one.
 	JSON bool
 	// Object is true when that value is an object.
 	Object bool
+	// BOM is true when JSON is, and a byte-order mark stands before the value.
+	BOM bool
 
 	// The top-level members job_id, event and status of the object. Members of
 	// nested objects never count.
@@ -35,19 +43,29 @@ type Info struct {
 	Status Field
 }
 
-// Field is one top-level member of the body.
+// Field is one top-level member of the body: the last one of its name, as JSON
+// parsers take it.
 type Field struct {
+	// Kind is that of the value's last token: EndObject for an object, EndArray
+	// for an array. End when there is no such member.
+	Kind Kind
 	// Value is the unescaped string. It may share memory with the body: a caller
 	// that keeps it longer than the body clones it.
 	Value string
-	// Present is true when the member's value, the last one's if there are
-	// several, is a string within its limit and without a lone surrogate. The
-	// empty string is present.
+	// Present is true when the value is a string within its limit and without a
+	// lone surrogate. The empty string is present.
 	Present bool
 	// Repeated is true when the key occurs more than once, whatever the values'
 	// types and however the key is spelled: \u006aob_id is job_id.
 	Repeated bool
 }
+
+// Unread is true when the member says something that Value cannot hold: any
+// other value than a string that is Present, and null, which says nothing.
+func (f Field) Unread() bool { return !f.Present && f.Kind != End && f.Kind != Null }
+
+// bom is a byte-order mark in UTF-8.
+const bom = "\ufeff"
 
 // maxEscape is how many bytes of JSON can stand for one byte of a string:
 // \u0041 is A. It bounds a string's unescaped length from below without
@@ -56,13 +74,14 @@ const maxEscape = 6
 
 // Scan reads a body once and says whether it is JSON and which job it is about.
 func Scan(text string, limits Limits) Info {
+	text, marked := strings.CutPrefix(text, bom)
 	s := Scanner{text: text}
 	tok, err := s.Next()
 	if err != nil {
 		return Info{}
 	}
 
-	info := Info{JSON: true, Object: tok.Kind == BeginObject}
+	info := Info{JSON: true, Object: tok.Kind == BeginObject, BOM: marked}
 	members := [...]member{
 		{name: "job_id", field: &info.JobID, limit: limits.JobID},
 		{name: "event", field: &info.Event, limit: limits.Event},
@@ -77,15 +96,16 @@ func Scan(text string, limits Limits) Info {
 		if s.depth != 1 {
 			continue
 		}
-		switch tok.Kind {
-		case Key:
+		switch {
+		case tok.Kind == Key:
 			current = find(members[:], tok)
 			if current != nil {
 				*current.field = Field{Repeated: current.seen}
 				current.seen = true
 			}
-		case String:
-			if current != nil {
+		case current != nil:
+			current.field.Kind = tok.Kind
+			if tok.Kind == String {
 				current.field.Value, current.field.Present = tok.within(current.limit)
 			}
 		}

@@ -6,7 +6,9 @@ import (
 )
 
 func TestScan(t *testing.T) {
-	present := func(value string) Field { return Field{Value: value, Present: true} }
+	present := func(value string) Field { return Field{Kind: String, Value: value, Present: true} }
+	of := func(kind Kind) Field { return Field{Kind: kind} }
+	repeated := func(f Field) Field { f.Repeated = true; return f }
 	for _, c := range []struct {
 		name string
 		text string
@@ -26,25 +28,38 @@ func TestScan(t *testing.T) {
 		{"fields before an invalid byte", "{\"job_id\":\"j1\",\"x\":\"\xff\"}", Info{}},
 
 		{"empty value", `{"job_id":""}`, Info{JSON: true, Object: true, JobID: present("")}},
-		{"number", `{"job_id":42}`, Info{JSON: true, Object: true}},
-		{"null", `{"event":null,"status":"OK"}`, Info{JSON: true, Object: true, Status: present("OK")}},
-		{"bool, object, array", `{"job_id":true,"event":{"event":"e"},"status":["s"]}`, Info{JSON: true, Object: true}},
+		{"number", `{"job_id":42}`, Info{JSON: true, Object: true, JobID: of(Number)}},
+		{"null", `{"event":null,"status":"OK"}`, Info{JSON: true, Object: true, Event: of(Null), Status: present("OK")}},
+		{"bool, object, array", `{"job_id":true,"event":{"event":"e"},"status":["s"]}`,
+			Info{JSON: true, Object: true, JobID: of(True), Event: of(EndObject), Status: of(EndArray)}},
 		{"nested ones", `{"data":{"job_id":"inner"},"list":[{"event":"e"}],"job_id":"j1"}`, Info{JSON: true, Object: true, JobID: present("j1")}},
 		{"value named like a key", `{"a":"job_id","b":"j1"}`, Info{JSON: true, Object: true}},
-		{"after an object as value", `{"event":{"a":"b"},"x":"y"}`, Info{JSON: true, Object: true}},
+		{"after an object as value", `{"event":{"a":"b"},"x":"y"}`, Info{JSON: true, Object: true, Event: of(EndObject)}},
 
 		{"escaped key", `{"\u006aob_id":"j1"}`, Info{JSON: true, Object: true, JobID: present("j1")}},
 		{"key escaped whole", `{"\u006a\u006f\u0062\u005f\u0069\u0064":"j1"}`, Info{JSON: true, Object: true, JobID: present("j1")}},
 		{"other case", `{"Job_ID":"j1","JOB_ID":"j2"}`, Info{JSON: true, Object: true}},
 		{"key with more", `{"job_id\u0000":"j1","job_id ":"j2"}`, Info{JSON: true, Object: true}},
 		{"escaped value", `{"job_id":"a\u0062\n"}`, Info{JSON: true, Object: true, JobID: present("ab\n")}},
-		{"lone surrogate", `{"job_id":"\ud800","event":"e"}`, Info{JSON: true, Object: true, Event: present("e")}},
+		{"lone surrogate", `{"job_id":"\ud800","event":"e"}`, Info{JSON: true, Object: true, JobID: of(String), Event: present("e")}},
 
-		{"twice", `{"job_id":"j1","job_id":"j2"}`, Info{JSON: true, Object: true, JobID: Field{Value: "j2", Present: true, Repeated: true}}},
-		{"twice in two spellings", `{"job_id":"j1","\u006aob_id":"j1"}`, Info{JSON: true, Object: true, JobID: Field{Value: "j1", Present: true, Repeated: true}}},
-		{"twice, last no string", `{"job_id":"j1","job_id":1}`, Info{JSON: true, Object: true, JobID: Field{Repeated: true}}},
-		{"twice, first no string", `{"job_id":{},"job_id":"j1"}`, Info{JSON: true, Object: true, JobID: Field{Value: "j1", Present: true, Repeated: true}}},
-		{"three times", `{"event":1,"event":2,"event":3}`, Info{JSON: true, Object: true, Event: Field{Repeated: true}}},
+		{"twice", `{"job_id":"j1","job_id":"j2"}`, Info{JSON: true, Object: true, JobID: repeated(present("j2"))}},
+		{"twice in two spellings", `{"job_id":"j1","\u006aob_id":"j1"}`, Info{JSON: true, Object: true, JobID: repeated(present("j1"))}},
+		{"twice, last no string", `{"event":"e","event":1}`, Info{JSON: true, Object: true, Event: repeated(of(Number))}},
+		{"twice, last null", `{"event":"e","event":null}`, Info{JSON: true, Object: true, Event: repeated(of(Null))}},
+		{"twice, first no string", `{"event":{},"event":"e"}`, Info{JSON: true, Object: true, Event: repeated(present("e"))}},
+		{"three times", `{"event":1,"event":2,"event":3}`, Info{JSON: true, Object: true, Event: repeated(of(Number))}},
+
+		{"byte-order mark", "\ufeff" + `{"job_id":"j1"}`, Info{JSON: true, Object: true, BOM: true, JobID: present("j1")}},
+		{"mark, then space", "\ufeff\n " + `{"event":"e"}`, Info{JSON: true, Object: true, BOM: true, Event: present("e")}},
+		{"mark before no object", "\ufeff[]", Info{JSON: true, BOM: true}},
+		{"mark before no JSON", "\ufeffjob_id=j1", Info{}},
+		{"mark alone", "\ufeff", Info{}},
+		{"mark cut off", "\xef\xbb" + `{"job_id":"j1"}`, Info{}},
+		{"two marks", "\ufeff\ufeff" + `{"job_id":"j1"}`, Info{}},
+		{"mark after space", " \ufeff" + `{"job_id":"j1"}`, Info{}},
+		{"mark behind", `{"job_id":"j1"}` + "\ufeff", Info{}},
+		{"mark as a key's own", "{\"\ufeffjob_id\":\"j1\"}", Info{JSON: true, Object: true}},
 	} {
 		if got := Scan(c.text, limits); got != c.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, got, c.want)
@@ -52,6 +67,22 @@ func TestScan(t *testing.T) {
 		if want := oracleInfo(t, c.text, limits); want != c.want {
 			t.Errorf("%s: encoding/json says %+v", c.name, want)
 		}
+	}
+}
+
+// What a member says and Value does not hold must show: it may be another event.
+func TestFieldUnread(t *testing.T) {
+	for value, want := range map[string]bool{
+		`"e"`: false, `""`: false, `null`: false, `"ok","event":null`: false, `1,"event":"e"`: false,
+		`1`: true, `true`: true, `false`: true, `{}`: true, `{"event":"e"}`: true, `[]`: true, `["e"]`: true, `"\ud800"`: true,
+		`"` + strings.Repeat("x", 9) + `"`: true, `"e","event":1`: true, `null,"event":{}`: true,
+	} {
+		if got := Scan(`{"event":`+value+`,"x":"y"}`, Limits{Event: 8}).Event; got.Unread() != want {
+			t.Errorf("%s: unread %t, %+v", value, got.Unread(), got)
+		}
+	}
+	if (Field{}).Unread() {
+		t.Error("a member that is not there is unread")
 	}
 }
 

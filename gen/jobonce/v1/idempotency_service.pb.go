@@ -31,10 +31,11 @@ type RecordDeliveryRequest struct {
 	// taken. Where several providers share one JobOnce, prefix their ids.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// What happened, such as `job.completed`. At most 128 bytes. When empty, a string `event` at the payload's top level
-	// is taken.
+	// is taken. One that is longer, or is a number or anything else but a string, is left out: the delivery is recorded
+	// without an event. See `payload` for what it may then claim.
 	Event string `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
 	// How it ended, such as `OK` or `ERROR`. At most 64 bytes. When empty, a string `status` at the payload's top level
-	// is taken.
+	// is taken; anything else there is left out, as for `event`.
 	Status string `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	// The body of the webhook. Optional.
 	//
@@ -44,7 +45,7 @@ type RecordDeliveryRequest struct {
 	//	*RecordDeliveryRequest_PayloadBytes
 	Body isRecordDeliveryRequest_Body `protobuf_oneof:"body"`
 	// The fields of `payload` are neither read nor compared: for providers whose `job_id`, `event` or `status` mean
-	// something else. `job_id` is then required. Default false.
+	// something else. `job_id` is then required; set `event` and `status` if they are known. Default false.
 	OpaquePayload bool `protobuf:"varint,6,opt,name=opaque_payload,json=opaquePayload,proto3" json:"opaque_payload,omitempty"`
 	// Names this logical call. At most 128 bytes. Use a fresh random value (a UUID) for every incoming HTTP request and
 	// the same one on every retry of this RPC; never the provider's message id and never the job id (equal to `job_id`:
@@ -180,12 +181,20 @@ type isRecordDeliveryRequest_Body interface {
 type RecordDeliveryRequest_Payload struct {
 	// The body as text, as received: usually JSON, but any UTF-8 is taken. At most 1 MiB unless the operator raises it,
 	// at most 3 MiB. A `job_id`, `event` or `status` that is set above and differs from the string of that name at the
-	// body's top level is INVALID_ARGUMENT, and so is a body that has `job_id` twice.
+	// body's top level is INVALID_ARGUMENT, and so is a body that has `job_id` twice. Of two `event` or two `status` the
+	// last one counts. One byte-order mark before the JSON is read over.
+	//
+	// Where `event` is empty and the body cannot be read for one, a LEASED delivery does not claim the work of a job that
+	// was recorded with an event: the body may hold another. It gets PENDING, unless its body is the recorded one, byte
+	// for byte. Likewise for `status`. Bodies that cannot be read are those that are no JSON object, those in
+	// `payload_bytes` or with `opaque_payload`, and those with a value of that name that is neither null nor a string
+	// within the limit. A delivery without a body, or with an object that has no such field, says nothing and may claim.
 	Payload string `protobuf:"bytes,4,opt,name=payload,proto3,oneof"`
 }
 
 type RecordDeliveryRequest_PayloadBytes struct {
-	// The body as bytes, for bodies that are not UTF-8. Same limit. Stored as it is and never read.
+	// The body as bytes, for bodies that are not UTF-8. Same limit. Stored as it is and never read: set `event` and
+	// `status` if they are known.
 	PayloadBytes []byte `protobuf:"bytes,5,opt,name=payload_bytes,json=payloadBytes,proto3,oneof"`
 }
 

@@ -96,7 +96,8 @@ const (
 	Disposition_DISPOSITION_DUPLICATE Disposition = 2
 	// The job was recorded before, its work was free, and this caller holds the lease on it now.
 	Disposition_DISPOSITION_RECLAIMED Disposition = 3
-	// The work is not done, and not this caller's to start: it waits for a worker or for a delivery that may claim it.
+	// The work is not done, and not this caller's to start: it waits for a worker or for a delivery that may claim it. A
+	// LEASED delivery gets this too when its event is not the recorded one, or cannot be read.
 	Disposition_DISPOSITION_PENDING Disposition = 4
 	// Somebody else holds the lease on the work.
 	Disposition_DISPOSITION_IN_PROGRESS Disposition = 5
