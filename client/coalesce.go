@@ -91,10 +91,17 @@ func (c *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryReq
 	case <-ctx.Done():
 		return nil, c.abandon(q, w)
 	}
-	if w.err != nil || !lacking(w.resp) {
-		return w.resp, w.err
+	switch {
+	case w.err != nil:
+		return nil, w.err
+	case lacking(w.resp):
+		return c.completed(ctx, w.resp)
 	}
-	return c.completed(ctx, w.resp)
+	// A batch says it once, a single call twice.
+	if work := w.resp.GetJob().GetWork(); work != nil && w.resp.GetResult() != "" {
+		work.Result = w.resp.GetResult()
+	}
+	return w.resp, nil
 }
 
 // abandon takes a call whose caller has left out of the queue, if it is still there, and gives its error.
@@ -203,7 +210,7 @@ func (c *coalescer) send(token string, together []*waiter) {
 func lacking(resp *joboncev1.RecordDeliveryResponse) bool {
 	switch resp.GetDisposition() {
 	case joboncev1.Disposition_DISPOSITION_COMPLETED:
-		return resp.GetResult() == ""
+		return resp.GetResultOmitted()
 	case joboncev1.Disposition_DISPOSITION_RECLAIMED:
 		return resp.GetJob().GetBody() == nil
 	}
@@ -227,7 +234,7 @@ func (c *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliver
 	if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
 		resp.Job.Body = got.GetJob().GetBody()
 	} else {
-		resp.Result = got.GetJob().GetWork().GetResult()
+		resp.Result, resp.ResultOmitted = got.GetJob().GetWork().GetResult(), false
 		resp.Job.Work.Result = resp.GetResult()
 	}
 	return resp, nil

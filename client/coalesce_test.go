@@ -293,19 +293,28 @@ func TestErrorsOfABatchAreEachCallersOwn(t *testing.T) {
 	})
 }
 
-// TestBatchedAnswersAreWhole: a batch's answers come without results, and without bodies that do not fit.
+// TestBatchedAnswersAreWhole: what does not fit into a batch's answer is read, and only that.
 func TestBatchedAnswersAreWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
 		c.answer = func(_ context.Context, req *request) (*response, error) {
 			d := joboncev1.Disposition_DISPOSITION_COMPLETED
-			if req.GetJobId() == "reclaimed" {
-				d = joboncev1.Disposition_DISPOSITION_RECLAIMED
+			resp := &response{Disposition: d, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}
+			switch req.GetJobId() {
+			case "reclaimed":
+				resp.Disposition = joboncev1.Disposition_DISPOSITION_RECLAIMED
+			case "completed":
+				resp.ResultOmitted = true
+			case "came along":
+				resp.Result = "the result"
 			}
-			return &response{Disposition: d, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}, nil
+			return resp, nil
 		}
 		f := c.fake()
 		f.get = func(_ context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+			if id := req.GetJobId(); id != "completed" && id != "reclaimed" {
+				t.Errorf("%s is read, but its answer lacks nothing", id)
+			}
 			job := &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{Result: "the result"}}
 			if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
 				job.Body = &joboncev1.Job_Payload{Payload: "the body"}
@@ -315,9 +324,16 @@ func TestBatchedAnswersAreWhole(t *testing.T) {
 		cl, _ := start(t, f)
 		c.hold(t, cl)
 		completed, reclaimed := call(t.Context(), cl, &request{JobId: "completed"}), call(t.Context(), cl, &request{JobId: "reclaimed"})
+		along, without := call(t.Context(), cl, &request{JobId: "came along"}), call(t.Context(), cl, &request{JobId: "without a result"})
 		c.release()
 		if o := <-completed; o.err != nil || o.resp.GetResult() != "the result" || o.resp.GetJob().GetBody() != nil {
 			t.Errorf("completed: %v, %v", o.resp, o.err)
+		}
+		if o := <-along; o.err != nil || o.resp.GetResult() != "the result" || o.resp.GetJob().GetWork().GetResult() != "the result" {
+			t.Errorf("came along: %v, %v", o.resp, o.err)
+		}
+		if o := <-without; o.err != nil || o.resp.GetResult() != "" || o.resp.GetResultOmitted() {
+			t.Errorf("without a result: %v, %v", o.resp, o.err)
 		}
 		if o := <-reclaimed; o.err != nil || o.resp.GetJob().GetPayload() != "the body" {
 			t.Errorf("reclaimed: %v, %v", o.resp, o.err)
@@ -376,7 +392,9 @@ func TestFailureAfterABatchedAnswer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				crowd := newCrowd()
 				crowd.answer = func(_ context.Context, req *request) (*response, error) {
-					return &response{Disposition: c.disposition, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}, nil
+					return &response{
+						Disposition: c.disposition, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}, ResultOmitted: true,
+					}, nil
 				}
 				f := crowd.fake()
 				f.get = func(context.Context, *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {

@@ -44,8 +44,8 @@ func toDuration(field string, d *durationpb.Duration) (*time.Duration, error) {
 	return &v, nil
 }
 
-// toResponse is the answer to a delivery. Without withResult it leaves out the result, which may be long.
-func toResponse(o *job.Outcome, withResult bool) *joboncev1.RecordDeliveryResponse {
+// toResponse is the answer to a delivery.
+func toResponse(o *job.Outcome) *joboncev1.RecordDeliveryResponse {
 	r := &o.Record
 	resp := &joboncev1.RecordDeliveryResponse{
 		Disposition:   joboncev1.Disposition(o.Verdict.Disposition),
@@ -61,19 +61,17 @@ func toResponse(o *job.Outcome, withResult bool) *joboncev1.RecordDeliveryRespon
 	if o.Verdict.Disposition == job.InProgress {
 		resp.HolderExpireTime = toTime(r.Work.Due)
 	}
-	if !withResult {
-		resp.ResultOmitted = o.Verdict.Disposition == job.Completed && r.Work.Result != ""
-		resp.Job.Work.Result = ""
-	} else if o.Verdict.Disposition == job.Completed {
-		resp.Result = r.Work.Result
+	if o.Verdict.Disposition == job.Completed {
+		resp.Result = resp.Job.Work.Result
 	}
 	return resp
 }
 
-// toJob is the record, with its body if it was read.
+// toJob is the record, with its body if it was read. Its id is not cut: it would be another job's.
 func toJob(r *job.Record) *joboncev1.Job {
 	j := &joboncev1.Job{
-		JobId: r.JobID, Event: r.Event, Status: r.Status, Source: r.Source,
+		JobId: r.JobID, Event: clip(r.Event, job.MaxEventBytes), Status: clip(r.Status, job.MaxStatusBytes),
+		Source:             clip(r.Source, job.MaxSourceBytes),
 		PayloadDroppedTime: toTime(r.PayloadDropped), FirstSeenTime: toTime(r.FirstSeen), LastSeenTime: toTime(r.LastSeen),
 		Deliveries: r.Deliveries, Conflicts: r.Conflicts, LastConflict: toConflict(r, r.LastConflict),
 		Work: toWork(&r.Work),
@@ -87,18 +85,22 @@ func toJob(r *job.Record) *joboncev1.Job {
 	return j
 }
 
-// toWork is the state of the work.
+// toWork is the state of the work. Only completed work has a result.
 func toWork(w *job.Work) *joboncev1.Work {
-	return &joboncev1.Work{
+	work := &joboncev1.Work{
 		State: joboncev1.WorkState(w.State), Mode: joboncev1.WorkMode(w.Mode), Attempts: w.Attempts, Generation: w.Generation,
-		DueTime: toTime(w.Due), Result: w.Result, LastError: w.Error,
+		DueTime: toTime(w.Due), LastError: clip(w.Error, job.MaxErrorBytes),
 	}
+	if w.State == job.StateCompleted {
+		work.Result = clip(w.Result, job.MaxResultBytes)
+	}
+	return work
 }
 
 // toLease is the lease for its holder.
 func toLease(l *job.Lease) *joboncev1.Lease {
 	return &joboncev1.Lease{
-		Token: l.Token, Generation: l.Generation, ExpireTime: toTime(l.Expires), Remaining: durationpb.New(l.Remaining),
+		Token: clip(l.Token, job.MaxTokenBytes), Generation: l.Generation, ExpireTime: toTime(l.Expires), Remaining: durationpb.New(l.Remaining),
 	}
 }
 
@@ -108,8 +110,11 @@ func toConflict(r *job.Record, c *job.Conflict) *joboncev1.Conflict {
 		return nil
 	}
 	return &joboncev1.Conflict{
-		Kind: joboncev1.ConflictKind(c.Kind), StoredEvent: r.Event, StoredStatus: r.Status,
-		DeliveredEvent: c.Event, DeliveredStatus: c.Status, Time: toTime(c.Time),
+		Kind:           joboncev1.ConflictKind(c.Kind),
+		StoredEvent:    clip(r.Event, job.MaxEventBytes),
+		StoredStatus:   clip(r.Status, job.MaxStatusBytes),
+		DeliveredEvent: clip(c.Event, job.MaxEventBytes), DeliveredStatus: clip(c.Status, job.MaxStatusBytes),
+		Time: toTime(c.Time),
 	}
 }
 

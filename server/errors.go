@@ -67,7 +67,7 @@ type problem struct {
 
 func newProblem(reason joboncev1.ErrorReason, message string) *problem {
 	r := reasons[reason]
-	return &problem{code: r.code, reason: reason, message: message, retry: r.retry}
+	return &problem{code: r.code, reason: reason, message: clip(message, maxMessageBytes), retry: r.retry}
 }
 
 // explain makes of any error what a client is told: this is the one place where it is decided. ctx is the call's,
@@ -178,7 +178,13 @@ func (p *problem) item() *joboncev1.ItemError {
 
 // ours tells whether somebody who runs the server should hear of the problem's cause.
 func (p *problem) ours() bool {
-	return p.reason == joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE || serverFault(p.code)
+	switch p.reason {
+	case joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE:
+		return true
+	case joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE:
+		return p.code == codes.FailedPrecondition // what is stored is too large, not what was sent
+	}
+	return serverFault(p.code)
 }
 
 // serverFault tells whether somebody who runs the server should hear of errors with this code.

@@ -6,9 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
@@ -18,10 +16,6 @@ const (
 	// The bounds of one BatchRecordDeliveries call.
 	maxBatchItems = 256
 	maxBatchBytes = 8 << 20
-
-	// maxResponseBytes holds the largest payload and the rest of its job, and stays under the 4 MiB that gRPC clients
-	// take by default.
-	maxResponseBytes = job.MaxPayloadBytes + 128<<10
 
 	// attemptsHeader is what gRPC's own retries carry: how many attempts went before.
 	attemptsHeader = "grpc-previous-rpc-attempts"
@@ -44,11 +38,14 @@ func (s *idempotencyService) RecordDelivery(ctx context.Context, req *joboncev1.
 		return nil, s.observed(fail(ctx, err, ""))
 	}
 	o := s.jobs.RecordOne(ctx, d)
+	if o.Err == nil {
+		o.Err = tooLong(&o.Record)
+	}
 	if o.Err != nil {
 		return nil, s.observed(fail(ctx, o.Err, d.RequestID))
 	}
 	s.recorded(&o)
-	return toResponse(&o, true), nil
+	return toResponse(&o), nil
 }
 
 // BatchRecordDeliveries records the valid ones of many deliveries in one call of the store.
@@ -69,13 +66,17 @@ func (s *idempotencyService) BatchRecordDeliveries(ctx context.Context, req *job
 	}
 	if len(valid) > 0 {
 		outcomes := s.jobs.Record(ctx, valid)
-		trimBodies(outcomes)
 		for i := range outcomes {
+			if outcomes[i].Err == nil {
+				outcomes[i].Err = tooLong(&outcomes[i].Record)
+			}
 			results[at[i]] = s.itemResult(ctx, &outcomes[i], valid[i].RequestID)
 		}
 		s.logFaults(ctx, outcomes)
 	}
-	return &joboncev1.BatchRecordDeliveriesResponse{Results: results}, nil
+	resp := &joboncev1.BatchRecordDeliveriesResponse{Results: results}
+	fit(resp)
+	return resp, nil
 }
 
 // GetJob reads one job.
@@ -95,15 +96,10 @@ func (s *idempotencyService) GetJob(ctx context.Context, req *joboncev1.GetJobRe
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
-	resp := &joboncev1.GetJobResponse{Job: toJob(&r)}
-	if n := proto.Size(resp); n > maxResponseBytes {
-		// Others who write to the same collection know no limit.
-		p := newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE,
-			fmt.Sprintf("the job is %d bytes, a response holds %d; read it with JOB_VIEW_BASIC", n, maxResponseBytes))
-		p.code = codes.FailedPrecondition
-		return nil, fail(ctx, p, "")
+	if err := tooLong(&r); err != nil {
+		return nil, fail(ctx, err, "")
 	}
-	return resp, nil
+	return &joboncev1.GetJobResponse{Job: toJob(&r)}, nil
 }
 
 // delivery checks one request.
@@ -157,8 +153,10 @@ func (s *idempotencyService) itemResult(ctx context.Context, o *job.Outcome, req
 		return itemError(s.observed(explain(ctx, o.Err, requestID)))
 	}
 	s.recorded(o)
+	answer := toResponse(o)
+	answer.Job.Work.Result = "" // it stands in the answer already
 	return &joboncev1.BatchRecordDeliveriesResponse_Result{
-		Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Response{Response: toResponse(o, false)},
+		Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Response{Response: answer},
 	}
 }
 
@@ -167,19 +165,6 @@ func (s *idempotencyService) recorded(o *job.Outcome) {
 	s.observer.Recorded(o.Verdict)
 	if o.Verdict.FirstDelivery && o.Record.Work.State == job.StateQueued {
 		s.bell.ring(o.Record.Event)
-	}
-}
-
-// trimBodies leaves out the bodies that do not fit into a response beside the rest of it. Their callers read them with
-// GetJob.
-func trimBodies(outcomes []job.Outcome) {
-	room := job.MaxPayloadBytes - len(outcomes)*jobOverhead
-	for i := range outcomes {
-		body := &outcomes[i].Record.Body
-		if len(body.Data) > room {
-			*body = job.Body{}
-		}
-		room -= len(body.Data)
 	}
 }
 

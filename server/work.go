@@ -12,12 +12,8 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-const (
-	// jobOverhead is more than a claimed job takes in a response beside its body: its id, error, conflict and lease.
-	jobOverhead = 8 << 10
-	// giveBackTimeout bounds giving back claims whose caller has left.
-	giveBackTimeout = 5 * time.Second
-)
+// giveBackTimeout bounds giving back claims whose caller has left, or that no response can hold.
+const giveBackTimeout = 5 * time.Second
 
 // workService implements WorkService.
 type workService struct {
@@ -51,6 +47,10 @@ func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkReq
 	}
 	resp := &joboncev1.ClaimWorkResponse{}
 	for i := range claimed {
+		if err := unfit(&claimed[i].Record); err != nil {
+			s.refuse(ctx, &claimed[i], r.Lease, err)
+			continue
+		}
 		resp.Jobs = append(resp.Jobs, &joboncev1.ClaimedJob{Job: toJob(&claimed[i].Record), Lease: toLease(&claimed[i].Lease)})
 	}
 	return resp, nil
@@ -108,6 +108,28 @@ func (s *workService) giveBack(ctx context.Context, claimed []job.Claimed) {
 		return
 	}
 	s.bell.ringAny()
+}
+
+// unfit tells why a claimed job cannot be handed out: none of the calls about a lease takes such an id, or no response can
+// hold the body, and work must not start without it. Only somebody who wrote the record by hand makes it so.
+func unfit(r *job.Record) error {
+	if err := job.CheckJobID(r.JobID); err != nil {
+		return err
+	}
+	return tooLong(r)
+}
+
+// refuse gives back a claim that cannot be handed out, to be due when its lease would have lapsed. The attempt counts, so
+// that it ends.
+func (s *workService) refuse(ctx context.Context, c *job.Claimed, pause time.Duration, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
+	defer cancel()
+	release := job.Release{Delay: pause, Error: "cannot be handed out: " + why.Error()}
+	id := slog.String("job_id", clip(c.Record.JobID, job.MaxJobIDBytes))
+	s.log.LogAttrs(ctx, slog.LevelError, "work cannot be handed out", id, slog.String("reason", why.Error()))
+	if err := s.jobs.Release(ctx, c.Record.JobID, c.Lease.Token, release); err != nil {
+		s.log.LogAttrs(ctx, slog.LevelWarn, "a claim could not be given back; its lease lapses", id, slog.Any("cause", err))
+	}
 }
 
 func sizeOf(claimed []job.Claimed) (bytes int) {

@@ -104,8 +104,8 @@ func TestLeasedJob(t *testing.T) {
 	}
 	batched := must[*joboncev1.BatchRecordDeliveriesResponse](t)(s.BatchRecordDeliveries(t.Context(),
 		&joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{leased("j", "")}}))
-	if r := batched.GetResults()[0].GetResponse(); r.GetDisposition() != joboncev1.Disposition_DISPOSITION_COMPLETED || r.GetResult() != "" ||
-		!r.GetResultOmitted() || r.GetJob().GetWork().GetResult() != "" {
+	if r := batched.GetResults()[0].GetResponse(); r.GetDisposition() != joboncev1.Disposition_DISPOSITION_COMPLETED || r.GetResult() != "42" ||
+		r.GetResultOmitted() || r.GetJob().GetWork().GetResult() != "" {
 		t.Errorf("completed, in a batch: %v", r)
 	}
 }

@@ -221,12 +221,12 @@ type RecordDeliveryResponse struct {
 	// Set when this delivery disagrees with the stored one.
 	Conflict *Conflict `protobuf:"bytes,7,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	// The stored job without its payload; with it when the disposition is RECLAIMED, because the work is to be done on
-	// the stored event.
+	// the stored event. A stored payload that no response can hold is FAILED_PRECONDITION (PAYLOAD_TOO_LARGE) instead.
 	Job *Job `protobuf:"bytes,8,opt,name=job,proto3" json:"job,omitempty"`
 	// With COMPLETED: what CompleteWork stored. At most 64 KiB.
 	Result string `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
-	// True when there is a `result` that is left out: in a batch, where it does not fit into the response. Read it with
-	// GetJob.
+	// True when there is a `result` that is left out because it does not fit into the response, which happens in batches
+	// alone. Read it with GetJob.
 	ResultOmitted bool `protobuf:"varint,10,opt,name=result_omitted,json=resultOmitted,proto3" json:"result_omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,7 +432,7 @@ type ItemError struct {
 	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	// The reason.
 	Reason ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=jobonce.v1.ErrorReason" json:"reason,omitempty"`
-	// A message for people.
+	// A message for people. At most 1 KiB.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// The field at fault, as named in a single request. Empty when it is none's.
 	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
@@ -691,8 +691,8 @@ type isBatchRecordDeliveriesResponse_Result_Outcome interface {
 }
 
 type BatchRecordDeliveriesResponse_Result_Response struct {
-	// The answer, without `result` (`result_omitted` says whether there is one). A RECLAIMED job comes without its payload where that does not fit into the response
-	// beside those before it: read it with GetJob.
+	// The answer. A `result`, and the payload of a RECLAIMED job, are left out where they do not fit into the response
+	// beside those before them: read them with GetJob. The result stands in `result` alone, not in `job.work` too.
 	Response *RecordDeliveryResponse `protobuf:"bytes,1,opt,name=response,proto3,oneof"`
 }
 

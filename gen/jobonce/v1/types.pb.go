@@ -339,8 +339,8 @@ const (
 	ErrorReason_ERROR_REASON_UNSPECIFIED ErrorReason = 0
 	// INVALID_ARGUMENT: a field is malformed; google.rpc.BadRequest names it. Do not retry.
 	ErrorReason_ERROR_REASON_INVALID_FIELD ErrorReason = 1
-	// INVALID_ARGUMENT: the payload is over the server's limit. FAILED_PRECONDITION from GetJob: the stored payload
-	// does not fit into a response. Do not retry.
+	// INVALID_ARGUMENT: the payload is over the server's limit. FAILED_PRECONDITION: the stored payload does not fit into
+	// a response. Do not retry.
 	ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE ErrorReason = 2
 	// NOT_FOUND: no such job. Do not retry.
 	ErrorReason_ERROR_REASON_JOB_NOT_FOUND ErrorReason = 3
@@ -439,7 +439,9 @@ func (ErrorReason) EnumDescriptor() ([]byte, []int) {
 	return file_jobonce_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
-// Job is the record of one job: the first delivery's event, and what was counted since.
+// Job is the record of one job: the first delivery's event, and what was counted since. Records that others wrote to the
+// collection may have longer texts than the limits given here allow: they come cut to them, at a character, so that every
+// response stays below 4 MiB.
 type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key. 1 to 255 bytes of UTF-8 without control characters.
@@ -642,7 +644,7 @@ type Work struct {
 	DueTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
 	// COMPLETED: what CompleteWork stored. At most 64 KiB; may be empty.
 	Result string `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
-	// The error that the latest ReleaseWork gave. May be empty.
+	// The error that the latest ReleaseWork gave. At most 4 KiB; may be empty.
 	LastError     string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -730,7 +732,7 @@ func (x *Work) GetLastError() string {
 // Lease is the right to do the work of a job until it ends, and the means to prove it.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Proves the holder to RenewLease, CompleteWork and ReleaseWork. Opaque.
+	// Proves the holder to RenewLease, CompleteWork and ReleaseWork. At most 128 bytes. Opaque.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// The fencing number: grows with every lease of a job, also beyond its deletion. Hand it to downstream systems, which
 	// keep the highest they have seen and refuse lower ones.
@@ -807,13 +809,13 @@ type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What disagrees.
 	Kind ConflictKind `protobuf:"varint,1,opt,name=kind,proto3,enum=jobonce.v1.ConflictKind" json:"kind,omitempty"`
-	// The stored event.
+	// The stored event. At most 128 bytes.
 	StoredEvent string `protobuf:"bytes,2,opt,name=stored_event,json=storedEvent,proto3" json:"stored_event,omitempty"`
-	// The stored status.
+	// The stored status. At most 64 bytes.
 	StoredStatus string `protobuf:"bytes,3,opt,name=stored_status,json=storedStatus,proto3" json:"stored_status,omitempty"`
-	// The event of the delivery that disagrees.
+	// The event of the delivery that disagrees. At most 128 bytes.
 	DeliveredEvent string `protobuf:"bytes,4,opt,name=delivered_event,json=deliveredEvent,proto3" json:"delivered_event,omitempty"`
-	// The status of the delivery that disagrees.
+	// The status of the delivery that disagrees. At most 64 bytes.
 	DeliveredStatus string `protobuf:"bytes,5,opt,name=delivered_status,json=deliveredStatus,proto3" json:"delivered_status,omitempty"`
 	// When the delivery that disagrees was recorded, in milliseconds, by the store's clock.
 	Time          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`

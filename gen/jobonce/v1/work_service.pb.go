@@ -118,7 +118,8 @@ func (x *ClaimWorkRequest) GetRequestId() string {
 // ClaimWorkResponse has the leased jobs.
 type ClaimWorkResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The jobs, oldest due first. Empty when no work was due.
+	// The jobs, oldest due first. Empty when no work was due. A job with a payload that no response can hold, which only
+	// somebody who writes to the collection makes, is not handed out: its attempts run out.
 	Jobs          []*ClaimedJob `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
