@@ -72,8 +72,12 @@ func (in Input) Delivery(maxPayload int) (Delivery, error) {
 		}
 		return d, &InvalidError{Field: field, Problem: fmt.Sprintf("is %d bytes; the limit is %d", n, maxPayload), TooLarge: true}
 	}
-	if err := d.fillFromBody(in.Opaque); err != nil {
+	info, err := d.fillFromBody(in.Opaque)
+	if err != nil {
 		return d, err
+	}
+	if d.JobID == "" {
+		return d, d.errNoJobID(&info, in.Opaque)
 	}
 	if err := CheckJobID(d.JobID); err != nil {
 		return d, err
@@ -108,30 +112,27 @@ func (in Input) Delivery(maxPayload int) (Delivery, error) {
 }
 
 // fillFromBody takes the id, event and status from a JSON object, and refuses a body that says otherwise than the
-// explicit fields do: a wrong key must never be stored. What it could not read it notes.
-func (d *Delivery) fillFromBody(opaque bool) error {
-	var info payload.Info
+// explicit fields do: a wrong key must never be stored. What it could not read it notes. It returns what it found.
+func (d *Delivery) fillFromBody(opaque bool) (info payload.Info, err error) {
 	if d.Body.Kind == BodyText {
 		if !utf8.ValidString(d.Body.Data) {
-			return &InvalidError{Field: "payload", Problem: "is not valid UTF-8; send it as payload_bytes"}
+			return info, &InvalidError{Field: "payload", Problem: "is not valid UTF-8; send it as payload_bytes"}
 		}
 		info = payload.Scan(d.Body.Data, payload.Limits{JobID: MaxJobIDBytes, Event: MaxEventBytes, Status: MaxStatusBytes})
 		d.Object = info.Object && !info.BOM
 	}
 	whole := d.Body.Data != "" && (opaque || !info.Object)
 	if !whole {
-		if err := d.takeFrom(&info); err != nil {
-			return err
-		}
+		err = d.takeFrom(&info)
 	}
 	d.EventUnread, d.StatusUnread = unread(d.Event, whole, info.Event), unread(d.Status, whole, info.Status)
-	return nil
+	return info, err
 }
 
 // takeFrom takes what an object says.
 func (d *Delivery) takeFrom(info *payload.Info) error {
 	if info.JobID.Repeated {
-		return &InvalidError{Field: "job_id", Problem: "stands twice in the payload"}
+		return &InvalidError{Field: "job_id", Problem: "stands twice in the payload; send it once, or set job_id and opaque_payload"}
 	}
 	for _, f := range []struct {
 		name string

@@ -39,6 +39,9 @@ func FuzzScan(f *testing.F) {
 		if got, want := Scan(text, limits), oracleInfo(t, text, limits); got != want {
 			t.Errorf("Scan(%q)\n got %+v\nwant %+v", text, got, want)
 		}
+		if err := Check(text); (err == nil) != Scan(text, limits).JSON || err != nil && !errors.Is(err, ErrNotJSON) {
+			t.Errorf("Check(%q) = %v", text, err)
+		}
 	})
 }
 

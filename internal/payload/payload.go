@@ -113,6 +113,20 @@ func Scan(text string, limits Limits) Info {
 	return info
 }
 
+// Check says where a text stops being what [Scan] calls JSON, with a
+// [*SyntaxError]; nil when it does not.
+func Check(text string) error {
+	s := Scanner{text: text}
+	if strings.HasPrefix(text, bom) {
+		s.pos = len(bom)
+	}
+	for {
+		if tok, err := s.Next(); err != nil || tok.Kind == End {
+			return err
+		}
+	}
+}
+
 // member is a top-level member that Scan looks for.
 type member struct {
 	name  string
