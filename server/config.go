@@ -67,6 +67,9 @@ type Observer interface {
 	Recorded(v job.Verdict)
 	// Failed is told the reason, without its prefix, why a delivery got an error instead.
 	Failed(reason string)
+	// Unread is told "event" or "status" when a well-formed delivery has none because the one in its body could not be
+	// taken, before it is recorded.
+	Unread(field string)
 }
 
 // nobody is the observer when there is none.
@@ -74,6 +77,7 @@ type nobody struct{}
 
 func (nobody) Recorded(job.Verdict) {}
 func (nobody) Failed(string)        {}
+func (nobody) Unread(string)        {}
 
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c Config) withDefaults() (Config, error) {

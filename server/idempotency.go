@@ -111,7 +111,17 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 	if in.RequestID == "" && isTransportRetry(ctx) {
 		return job.Delivery{}, errRetryWithoutID()
 	}
-	return in.Delivery(s.maxPayload)
+	d, err := in.Delivery(s.maxPayload)
+	if err != nil {
+		return d, err
+	}
+	if d.EventUnread == job.UnreadValue {
+		s.observer.Unread("event")
+	}
+	if d.StatusUnread == job.UnreadValue {
+		s.observer.Unread("status")
+	}
+	return d, nil
 }
 
 // isTransportRetry tells whether gRPC itself repeats the call.

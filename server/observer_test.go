@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -40,6 +41,8 @@ func (n *notes) take() []string {
 func (n *notes) Recorded(v job.Verdict) { n.add("recorded %d %t", v.Disposition, v.Conflict != nil) }
 func (n *notes) Failed(reason string)   { n.add("failed %s", reason) }
 
+func (n *notes) Unread(field string) { n.add("unread %s", field) }
+
 func TestObserver(t *testing.T) {
 	var n notes
 	s := start(t, Config{Observer: &n}, &memoryJobs{onRecord: func(_ context.Context, d job.Delivery) error {
@@ -73,6 +76,39 @@ func TestObserver(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"failed INVALID_FIELD", "failed STORE_UNAVAILABLE", first, duplicate}; !slices.Equal(got, want) {
 		t.Errorf("of a batch: observed %q, want %q", got, want)
+	}
+}
+
+// TestObserverOfUnreadFields: an event or status of the body that is left out is counted, once for each; one that the
+// request sets instead is not, nor is a body that nobody reads.
+func TestObserverOfUnreadFields(t *testing.T) {
+	var n notes
+	s := start(t, Config{Observer: &n}, new(memoryJobs))
+	said := text("said", `{"event":1,"status":2}`)
+	said.Event, said.Status = "e", "s"
+	opaque := text("opaque", `{"event":1}`)
+	opaque.OpaquePayload = true
+	first := fmt.Sprint("recorded ", job.First, " false")
+	reqs := []*joboncev1.RecordDeliveryRequest{
+		text("number", `{"event":1}`), text("long", `{"event":"`+strings.Repeat("x", 129)+`","status":{}}`),
+		text("null", `{"event":null}`), text("form", "event=e"), raw("bytes", []byte(`{"event":1}`)), said, opaque,
+		text("", `{"event":1}`),
+	}
+	want := [][]string{
+		{"unread event", first}, {"unread event", "unread status", first}, {first}, {first}, {first}, {first}, {first},
+		{"failed INVALID_FIELD"},
+	}
+	for i, req := range reqs {
+		_, _ = s.RecordDelivery(t.Context(), req)
+		if got := n.take(); !slices.Equal(got, want[i]) {
+			t.Errorf("%v: observed %q, want %q", req, got, want[i])
+		}
+	}
+	if _, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{Deliveries: reqs[:3]}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := n.take()[:3], []string{"unread event", "unread event", "unread status"}; !slices.Equal(got, want) {
+		t.Errorf("of a batch: observed %q, want %q at first", got, want)
 	}
 }
 

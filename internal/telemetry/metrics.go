@@ -28,6 +28,7 @@ type Metrics struct {
 	conflicts  map[job.ConflictKind]prometheus.Counter
 
 	failures      *prometheus.CounterVec
+	unread        *prometheus.CounterVec
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
 }
@@ -49,6 +50,9 @@ func NewMetrics(b Build) *Metrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_delivery_failures_total", Help: "Deliveries answered with an error, by its reason.",
 		}, []string{"reason"}),
+		unread: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_unread_fields_total", Help: "Fields of bodies that were left out of a delivery, by field.",
+		}, []string{"field"}),
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "jobonce_batch_size", Help: "Deliveries per write to the store.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
@@ -83,7 +87,10 @@ func NewMetrics(b Build) *Metrics {
 			m.failures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
 		}
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.batchSize, m.batchDuration, build,
+	for _, field := range []string{"event", "status"} {
+		m.unread.WithLabelValues(field)
+	}
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -113,6 +120,9 @@ func (m *Metrics) Recorded(v job.Verdict) {
 
 // Failed counts a delivery that got an error, by the error's reason without its prefix.
 func (m *Metrics) Failed(reason string) { m.failures.WithLabelValues(reason).Inc() }
+
+// Unread counts a field, event or status, that a delivery lacks because the one in its body could not be taken.
+func (m *Metrics) Unread(field string) { m.unread.WithLabelValues(field).Inc() }
 
 // Written counts a write to the store.
 func (m *Metrics) Written(deliveries int, took time.Duration) {

@@ -132,6 +132,7 @@ func TestValues(t *testing.T) {
 	m.Recorded(job.Verdict{Disposition: job.InProgress})
 	m.Recorded(job.Verdict{Disposition: 99, Conflict: &job.Conflict{Kind: 99}}) // of a newer domain: no panic
 	m.Failed("OVERLOADED")
+	m.Unread("event")
 	m.Written(3, 20*time.Millisecond)
 	m.Written(256, 2*time.Second)
 	wantLines(t, scrape(t, m),
@@ -143,6 +144,8 @@ func TestValues(t *testing.T) {
 		`jobonce_conflicts_total{kind="PAYLOAD"} 0`,
 		`jobonce_delivery_failures_total{reason="OVERLOADED"} 1`,
 		`jobonce_delivery_failures_total{reason="OUTCOME_UNKNOWN"} 0`,
+		`jobonce_unread_fields_total{field="event"} 1`,
+		`jobonce_unread_fields_total{field="status"} 0`,
 		`jobonce_batch_size_bucket{le="2"} 0`,
 		`jobonce_batch_size_bucket{le="4"} 1`,
 		`jobonce_batch_size_bucket{le="256"} 2`,

@@ -32,7 +32,7 @@ type RecordDeliveryRequest struct {
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// What happened, such as `job.completed`. At most 128 bytes. When empty, a string `event` at the payload's top level
 	// is taken. One that is longer, or is a number or anything else but a string, is left out: the delivery is recorded
-	// without an event. See `payload` for what it may then claim.
+	// without an event, and the metric `jobonce_unread_fields_total` counts it. See `payload` for what it may then claim.
 	Event string `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
 	// How it ended, such as `OK` or `ERROR`. At most 64 bytes. When empty, a string `status` at the payload's top level
 	// is taken; anything else there is left out, as for `event`.
