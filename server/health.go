@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 // checkTimeout is how long the store may take to say that it can serve. One that takes longer cannot.
@@ -18,7 +20,7 @@ const checkTimeout = 5 * time.Second
 // healthService is the standard health service, set by asking the store.
 type healthService struct {
 	*health.Server
-	jobs     Jobs
+	store    job.Checker
 	interval time.Duration
 	log      *slog.Logger
 	// services are the names that have a status, "" for the server as a whole.
@@ -33,9 +35,9 @@ type healthService struct {
 	cancel   context.CancelFunc
 }
 
-func newHealthService(jobs Jobs, interval time.Duration, log *slog.Logger, services ...string) *healthService {
+func newHealthService(store job.Checker, interval time.Duration, log *slog.Logger, services ...string) *healthService {
 	h := &healthService{
-		Server: health.NewServer(), jobs: jobs, interval: interval, log: log, services: append([]string{""}, services...),
+		Server: health.NewServer(), store: store, interval: interval, log: log, services: append([]string{""}, services...),
 		ready: make(chan struct{}),
 	}
 	h.stopping, h.cancel = context.WithCancel(context.Background())
@@ -90,7 +92,7 @@ func (h *healthService) ask(ctx context.Context) {
 func (h *healthService) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return h.jobs.Check(ctx)
+	return h.store.Check(ctx)
 }
 
 // stop says NOT_SERVING for good and ends the watches.

@@ -24,7 +24,7 @@ const (
 // idempotencyService implements IdempotencyService.
 type idempotencyService struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
-	jobs       Jobs
+	jobs       Recorder
 	maxPayload int
 	log        *slog.Logger
 	observer   Observer

@@ -44,11 +44,18 @@ var (
 	keepaliveParams      = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}
 )
 
-// Jobs is the store as the server uses it.
-type Jobs interface {
-	job.Store
+// Recorder is the part of the store that IdempotencyService uses.
+type Recorder interface {
+	job.Recorder
 	// RecordOne is Record for one delivery.
 	RecordOne(ctx context.Context, d job.Delivery) job.Outcome
+}
+
+// Jobs is the store as the server uses it: a part for each service.
+type Jobs interface {
+	Recorder
+	job.Worker
+	job.Checker
 }
 
 // Server serves the API, server reflection and the standard health service. Make one with [New].

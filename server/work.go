@@ -18,7 +18,7 @@ const giveBackTimeout = 5 * time.Second
 // workService implements WorkService.
 type workService struct {
 	joboncev1.UnimplementedWorkServiceServer
-	jobs Jobs
+	jobs job.Worker
 	log  *slog.Logger
 	bell *bell
 	// stopping ends when the server is to stop: nobody is kept waiting then.
