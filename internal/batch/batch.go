@@ -4,14 +4,11 @@ package batch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -19,6 +16,7 @@ import (
 // Store is a job.Store whose deliveries go through the lanes. Everything else is the wrapped store's own.
 type Store struct {
 	job.Store
+	each  func(context.Context, []job.Delivery, func(int, job.Outcome)) // see [job.EachRecorder]
 	cfg   Config
 	seed  maphash.Seed
 	lanes []lane
@@ -28,7 +26,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	closed  bool
-	running sync.WaitGroup // one for every lane at work
+	running sync.WaitGroup // one for every lane at work, and for every write that is not over
 }
 
 // lane is one queue. The goroutine that serves it lives only while there is something to write.
@@ -54,10 +52,21 @@ type call struct {
 
 func (c *call) size() int { return len(c.delivery.Body.Data) }
 
-// New wraps store, which the returned store closes when it is closed.
+// New wraps store, which the returned store closes when it is closed. Where the store is a [job.EachRecorder], each caller
+// gets its outcome when it is known, and what takes longer holds up neither its neighbours nor the lane.
 func New(store job.Store, cfg Config) *Store {
 	cfg = cfg.withDefaults()
-	return &Store{Store: store, cfg: cfg, seed: maphash.MakeSeed(), lanes: make([]lane, cfg.Lanes)}
+	s := &Store{Store: store, cfg: cfg, seed: maphash.MakeSeed(), lanes: make([]lane, cfg.Lanes)}
+	s.each = func(ctx context.Context, deliveries []job.Delivery, settle func(int, job.Outcome)) {
+		outcomes := store.Record(ctx, deliveries)
+		for i := range deliveries {
+			settle(i, outcomes[i])
+		}
+	}
+	if store, ok := store.(job.EachRecorder); ok {
+		s.each = store.RecordEach
+	}
+	return s
 }
 
 // RecordOne records a single delivery; see [job.Store]. The caller is released when its context ends. A delivery that
@@ -85,11 +94,11 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 	return out
 }
 
-// Queued is how many deliveries wait or are under way, and how many bytes of bodies they have: what the queue bounds
+// Queued is how many deliveries wait or have no outcome yet, and how many bytes of bodies they have: what the queue bounds
 // count.
 func (s *Store) Queued() (deliveries, bytes int64) { return s.items.Load(), s.bytes.Load() }
 
-// Close waits for the batches under way and closes the wrapped store.
+// Close waits until every delivery has its outcome and closes the wrapped store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -165,26 +174,20 @@ func await(ctx context.Context, c *call) job.Outcome {
 // serve writes batches until the lane is empty.
 func (s *Store) serve(l *lane) {
 	defer s.running.Done()
-	var batch []*call
 	for {
-		s.settle(l)
-		batch = s.take(l, batch[:0])
+		s.gather(l)
+		batch := s.take(l)
 		if len(batch) == 0 {
 			return
 		}
 		s.write(batch)
-		for i, c := range batch {
-			s.leave(c)
-			close(c.done)
-			batch[i] = nil
-		}
 	}
 }
 
-// settle lets calls that have arrived, and are about to queue, do so: they come in bursts, as the answers to the batch
+// gather lets calls that have arrived, and are about to queue, do so: they come in bursts, as the answers to the batch
 // before went out, and the first of a burst must not have a write of its own while the others wait for it to end. It only
 // steps back for goroutines that can run; where there are none, as for a lone call, it costs nothing.
-func (s *Store) settle(l *lane) {
+func (s *Store) gather(l *lane) {
 	const patience, rounds = 3, 64
 	length, still := -1, 0
 	for range rounds {
@@ -207,10 +210,11 @@ func (s *Store) settle(l *lane) {
 
 // take moves the next batch out of the lane's queue; none when there is nothing left, and then the lane is not served
 // any more.
-func (s *Store) take(l *lane, batch []*call) []*call {
+func (s *Store) take(l *lane) (batch []*call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	bytes, n := 0, 0
+	batch = make([]*call, 0, min(len(l.queue), s.cfg.MaxItems))
 	for _, c := range l.queue {
 		if len(batch) == s.cfg.MaxItems || (len(batch) > 0 && bytes+c.size() > s.cfg.MaxBytes) {
 			break
@@ -232,42 +236,4 @@ func (s *Store) take(l *lane, batch []*call) []*call {
 		l.queue = nil
 	}
 	return batch
-}
-
-// write records one batch under a context of its own, so that no caller's deadline cuts its neighbours' write short.
-func (s *Store) write(batch []*call) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.cfg.Logger.Error("panic while recording a batch", "panic", p, "stack", string(debug.Stack()))
-			for _, c := range batch {
-				c.outcome = job.Outcome{Err: fmt.Errorf("%w: panic: %v", job.ErrOutcomeUnknown, p)}
-			}
-		}
-	}()
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
-	defer cancel()
-	deliveries := make([]job.Delivery, len(batch))
-	for i, c := range batch {
-		deliveries[i] = c.delivery
-	}
-	start := time.Now()
-	outcomes := s.Store.Record(ctx, deliveries)
-	if s.cfg.Observe != nil {
-		s.cfg.Observe(len(batch), time.Since(start))
-	}
-	for i, o := range outcomes {
-		if o.Err != nil && ctx.Err() != nil {
-			// The batch's deadline is not the caller's: what it gets to hear is whether anything was sent.
-			o.Err = hideContext(o.Err)
-		}
-		batch[i].outcome = o
-	}
-}
-
-// hideContext keeps what a store's error says about the write and drops what it says about the batch's own context.
-func hideContext(err error) error {
-	if errors.Is(err, job.ErrUnavailable) {
-		return fmt.Errorf("%w: %v", job.ErrUnavailable, err)
-	}
-	return fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, err)
 }

@@ -124,7 +124,7 @@ func TestWhatQueuesFormsTheNextBatch(t *testing.T) {
 
 func TestWhatIsObserved(t *testing.T) {
 	g := newGate()
-	var sizes []int // the lane's goroutine alone writes it, before its callers get their answers
+	var sizes []int // the lane's goroutine alone writes it, before Close returns
 	s := batch.New(g, batch.Config{Observe: func(n int, took time.Duration) {
 		if took < 0 {
 			t.Errorf("a write took %v", took)
@@ -141,11 +141,11 @@ func TestWhatIsObserved(t *testing.T) {
 	<-held
 	<-outs[0]
 	<-outs[1]
-	if !slices.Equal(sizes, []int{1, 2}) {
-		t.Errorf("observed writes of %v deliveries, want 1 and 2", sizes)
-	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+	if !slices.Equal(sizes, []int{1, 2}) {
+		t.Errorf("observed writes of %v deliveries, want 1 and 2", sizes)
 	}
 	if n, bytes := s.Queued(); n != 0 || bytes != 0 {
 		t.Errorf("%d deliveries with %d bytes are left", n, bytes)

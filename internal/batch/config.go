@@ -7,20 +7,21 @@ import (
 
 // Config bounds the batches and the queue. The zero value of each field means its default.
 type Config struct {
-	// Lanes is how many batches may be under way at once. A job's deliveries always take the same lane, so that one job
-	// is never in two batches of this process. Default 1, which is right for a store with a single writer.
+	// Lanes is how many batches may be under way at once, those left out that take longer than usual. A job's deliveries
+	// always take the same lane, so that one job is hardly ever in two batches of this process. Default 1, which is right
+	// for a store with a single writer.
 	Lanes int
 	// MaxItems and MaxBytes bound one batch. Defaults 256 deliveries and 8 MiB of bodies; a single delivery always fits.
 	MaxItems int
 	MaxBytes int
-	// QueueItems and QueueBytes bound what waits or is under way in all lanes together; past them a delivery is refused
+	// QueueItems and QueueBytes bound what waits or has no outcome yet in all lanes together; past them a delivery is refused
 	// with job.ErrOverloaded. Defaults 8192 deliveries and 128 MiB of bodies.
 	QueueItems int
 	QueueBytes int
 	// Timeout bounds one batch, whatever its callers' deadlines are. Default 10 s.
 	Timeout time.Duration
-	// Observe hears of each write when it ends: how many deliveries it had and how long it took. Their callers wait for
-	// it. nil: nobody does.
+	// Observe hears of each write before the lane goes on: how many deliveries it had and how long it took. nil: nobody
+	// does.
 	Observe func(deliveries int, took time.Duration)
 	// Logger hears of panics in the store. Default slog.Default().
 	Logger *slog.Logger

@@ -104,7 +104,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
 	calls := server.Config{MaxPayloadBytes: cfg.maxPayload.Value, LogCalls: cfg.logCalls, Logger: logger}
 	admin.observe(&batches, &calls)
-	jobs := batch.New(store, batches)
+	jobs := batch.New(store.Store, batches)
 	defer func() {
 		if closeErr := jobs.Close(); closeErr != nil {
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closeErr))

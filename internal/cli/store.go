@@ -137,7 +137,9 @@ func holdsSecret(uri string) bool {
 
 // openStore is an open store and what serve wants to know of it.
 type openStore struct {
-	job.Store
+	// Store is what was opened, not embedded and not wrapped: that would hide what it can do beyond a job.Store, such as
+	// [job.EachRecorder].
+	Store job.Store
 	// name is for people.
 	name string
 	// lanes is how many batches the store takes at once.

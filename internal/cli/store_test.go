@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // choose is the store that the flags, the environment and the configuration file choose, and the error.
@@ -125,6 +128,29 @@ func TestHoldsSecret(t *testing.T) {
 	} {
 		if got := holdsSecret(uri); got != want {
 			t.Errorf("%s: got %t", uri, got)
+		}
+	}
+}
+
+// TestStoresAreNotWrapped: what serve puts batches in front of is the store itself, so that it finds whatever the store can
+// do beyond a job.Store.
+func TestStoresAreNotWrapped(t *testing.T) {
+	mongo := &storeConfig{mongo: true, uri: "mongodb://127.0.0.1:1", database: "d", collection: "c"}
+	embedded := &storeConfig{dataDir: t.TempDir()}
+	for _, c := range []*storeConfig{mongo, embedded} {
+		opened, err := c.open(t.Context(), testenv.Logger(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer opened.Store.Close()
+		var own bool
+		if c.mongo {
+			_, own = opened.Store.(*mongostore.Store)
+		} else {
+			_, own = opened.Store.(*sqlitestore.Store)
+		}
+		if !own {
+			t.Errorf("the store is a %T", opened.Store)
 		}
 	}
 }
