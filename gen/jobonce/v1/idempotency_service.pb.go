@@ -211,8 +211,9 @@ type RecordDeliveryResponse struct {
 	StartWork bool `protobuf:"varint,2,opt,name=start_work,json=startWork,proto3" json:"start_work,omitempty"`
 	// True when this logical call created the record.
 	FirstDelivery bool `protobuf:"varint,3,opt,name=first_delivery,json=firstDelivery,proto3" json:"first_delivery,omitempty"`
-	// How many RecordDelivery calls were written for the job, as read after this one. Exact when no call was retried,
-	// otherwise between the acknowledged and the attempted ones.
+	// How many deliveries of the job were written, as read after this one: each acknowledged one at least once. One whose
+	// answer got lost counts again when it is repeated, by its caller or by the service itself, so there may be more of them
+	// than calls.
 	Deliveries int64 `protobuf:"varint,4,opt,name=deliveries,proto3" json:"deliveries,omitempty"`
 	// The lease, for its holder only.
 	Lease *Lease `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`

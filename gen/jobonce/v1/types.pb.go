@@ -463,8 +463,8 @@ type Job struct {
 	FirstSeenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=first_seen_time,json=firstSeenTime,proto3" json:"first_seen_time,omitempty"`
 	// When the latest delivery was recorded, in milliseconds, by the store's clock.
 	LastSeenTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen_time,json=lastSeenTime,proto3" json:"last_seen_time,omitempty"`
-	// How many RecordDelivery calls were written, this one included. Exact when no call was retried, otherwise between
-	// the acknowledged and the attempted ones.
+	// How many deliveries were written: each acknowledged one at least once. One whose answer got lost counts again when it
+	// is repeated, by its caller or by the service itself, so there may be more of them than calls.
 	Deliveries int64 `protobuf:"varint,9,opt,name=deliveries,proto3" json:"deliveries,omitempty"`
 	// How many deliveries disagreed with the first. Best effort: never more than there were.
 	Conflicts int64 `protobuf:"varint,10,opt,name=conflicts,proto3" json:"conflicts,omitempty"`
