@@ -124,7 +124,7 @@ func (f *benchFlags) run(ctx context.Context, conn *connection, w load.Workload,
 	if !f.batching {
 		opts = append(opts, client.WithoutBatching())
 	}
-	c, err := client.New(conn.server, opts...)
+	c, err := client.New(target(conn.server), opts...)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -151,6 +151,7 @@ func (f *benchFlags) run(ctx context.Context, conn *connection, w load.Workload,
 
 // onThisMachine tells whether the service can only be here. In doubt it is not.
 func onThisMachine(server string) bool {
+	server = target(server)
 	if strings.HasPrefix(server, "unix:") || strings.HasPrefix(server, "unix-abstract:") {
 		return true
 	}

@@ -36,7 +36,8 @@ type connection struct {
 func newConnection() (*connection, *pflag.FlagSet) {
 	c := &connection{keys: pflag.NewFlagSet("client", pflag.ContinueOnError), output: newOutput()}
 	c.keys.SortFlags = false
-	c.keys.StringVar(&c.server, "server", defaultAddress, "`address` of the service")
+	c.keys.StringVar(&c.server, "server", defaultAddress, "`address` of the service: HOST:PORT, or :PORT on this machine, several with commas between\n"+
+		"them, or unix:PATH")
 	c.keys.DurationVar(&c.timeout, "timeout", client.DefaultTimeout, fmt.Sprintf(
 		"how long to go on trying; when not given, at most %d times", briefAttempts))
 	c.keys.VarP(c.output, "output", "o", "output format")
@@ -54,13 +55,24 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *client.
 	if err != nil {
 		return err
 	}
-	cl, err := client.New(c.server, opts...)
+	cl, err := client.New(target(c.server), opts...)
 	if err != nil {
 		return &usageError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return errors.Join(c.explain(do(ctx, cl)), cl.Close())
+}
+
+// target is the server as the client wants it: without a host it is this machine.
+func target(server string) string {
+	addresses := strings.Split(server, ",")
+	for i, a := range addresses {
+		if a = strings.TrimSpace(a); strings.HasPrefix(a, ":") && strings.Count(a, ":") == 1 {
+			addresses[i] = "localhost" + a
+		}
+	}
+	return strings.Join(addresses, ",")
 }
 
 // change is call for what changes something. The command must see that its answer cannot be written, to say what is lost.

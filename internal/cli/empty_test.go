@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"net"
 	"strings"
 	"testing"
 
@@ -69,14 +68,5 @@ func TestEmptyArgumentsAreRefused(t *testing.T) {
 		if code != exitUsage || stdout != "" || !strings.Contains(stderr, " is empty; see 'jobonce "+line) {
 			t.Errorf("jobonce %s '': exit code %d, standard output %q, standard error %q", line, code, stdout, stderr)
 		}
-	}
-}
-
-// TestListenNeedsAnAddress is about what the flags cannot keep out: to the net package an empty address is every interface.
-func TestListenNeedsAnAddress(t *testing.T) {
-	lis, err := listen(t.Context(), "--listen", "")
-	if err == nil {
-		t.Errorf("listens on %v", lis.Addr().(*net.TCPAddr))
-		lis.Close()
 	}
 }

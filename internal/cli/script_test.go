@@ -44,6 +44,7 @@ func runScripts(t *testing.T, dir string, variables map[string]string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"startserve": startServeCmd,
 			"stopserve":  stopServeCmd,
+			"killserve":  killServeCmd,
 		},
 	})
 }
@@ -90,4 +91,14 @@ func stopServeCmd(ts *testscript.TestScript, neg bool, args []string) {
 	*running = nil
 	ts.Check(p.stop())
 	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), p.stderr.Bytes(), 0o600))
+}
+
+// killServeCmd ends the service as a crash does.
+func killServeCmd(ts *testscript.TestScript, neg bool, args []string) {
+	running := ts.Value(serving{}).(**process)
+	if neg || len(args) > 0 || *running == nil {
+		ts.Fatalf("killserve takes no arguments and needs a running service")
+	}
+	ts.Check((*running).kill())
+	*running = nil
 }

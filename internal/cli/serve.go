@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -71,7 +69,8 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	}
 	keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	keys.SortFlags = false
-	keys.StringVar(&cfg.listen, "listen", defaultAddress, "`address` of the gRPC service; with port 0 the system chooses one")
+	keys.StringVar(&cfg.listen, "listen", defaultAddress, "`address` of the gRPC service: HOST:PORT, with port 0 one that the system chooses, and with\n"+
+		"host 0.0.0.0 or [::] on every interface; or unix:PATH, a socket for this user alone")
 	cfg.store.declare(keys)
 	keys.StringVar(&cfg.adminListen, "admin-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
 		"without authentication; off when not given")
@@ -130,7 +129,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 			return nil
 		case <-srv.Ready():
 		}
-		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", lis.Addr(), store.name); err != nil {
+		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", shownAddress(lis), store.name); err != nil {
 			logger.Warn("the line that says that the service is ready could not be written; it goes on without", "error", err)
 		}
 		return nil
@@ -148,26 +147,6 @@ func relaxGC() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(512 << 20)
 	}
-}
-
-// listen binds the address that the flag gives.
-func listen(ctx context.Context, flag, address string) (net.Listener, error) {
-	if address == "" { // which to net means every interface
-		return nil, fmt.Errorf("%s is empty", flag)
-	}
-	var lc net.ListenConfig
-	lis, err := lc.Listen(ctx, "tcp", address)
-	if err == nil {
-		return lis, nil
-	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("cannot listen on %s: the address is in use; stop what uses it, or choose another %s", address, flag)
-	}
-	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		// The outer text repeats the address.
-		err = op.Err
-	}
-	return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 }
 
 func newLogger(cfg *serveConfig, w io.Writer) *slog.Logger {

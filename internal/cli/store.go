@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -154,13 +156,41 @@ func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore
 		if err != nil {
 			return nil, err
 		}
-		return &openStore{Store: store, name: "embedded store " + c.dataDir, lanes: 1}, nil
+		name, err := describeEmbedded(ctx, store, c.dataDir)
+		if err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+		return &openStore{Store: store, name: name, lanes: 1}, nil
 	}
 	store, err := c.openMongoDB(logger)
 	if err != nil {
 		return nil, err
 	}
 	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset}, nil
+}
+
+// mostCounted is how many jobs are counted at the start: enough to tell a store from another, and soon done.
+const mostCounted = 100_000
+
+// describeEmbedded says which store it is, so that somebody who gave the wrong directory sees it.
+func describeEmbedded(ctx context.Context, store *sqlitestore.Store, dir string) (string, error) {
+	jobs, err := store.CountTo(ctx, mostCounted+1)
+	if err != nil {
+		return "", err
+	}
+	if absolute, err := filepath.Abs(dir); err == nil {
+		dir = absolute
+	}
+	holds := fmt.Sprintf("%d jobs", jobs)
+	switch {
+	case jobs == 0:
+		holds = "new store"
+	case jobs == 1:
+		holds = "1 job"
+	case jobs > mostCounted:
+		holds = fmt.Sprintf("over %d jobs", mostCounted)
+	}
+	return fmt.Sprintf("embedded store %s (%s)", dir, holds), nil
 }
 
 func (c *storeConfig) openMongoDB(logger *slog.Logger) (*mongostore.Store, error) {

@@ -22,6 +22,15 @@ func (s *Store) Count(ctx context.Context) (int64, error) {
 	return count(ctx, s.readerDB)
 }
 
+// CountTo is how many jobs there are, and limit when there are more: it takes little time however many there are.
+func (s *Store) CountTo(ctx context.Context, limit int64) (n int64, err error) {
+	if err := s.usable(); err != nil {
+		return 0, err
+	}
+	err = s.readerDB.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM jobs LIMIT ?)", limit).Scan(&n)
+	return n, describe(err)
+}
+
 // All goes through all jobs, with their bodies, in the order in which they were first seen and as they are at the
 // beginning. It ends with the first error.
 func (s *Store) All(ctx context.Context) iter.Seq2[job.Record, error] {

@@ -247,6 +247,11 @@ func wantFirst(t *testing.T, s *sqlitestore.Store, n int64) {
 	if c, err := s.Count(t.Context()); i != n || c != n || err != nil {
 		t.Errorf("%d jobs, counted %d, %v; want %d", i, c, err, n)
 	}
+	for limit, want := range map[int64]int64{n - 1: n - 1, n: n, n + 1: n} {
+		if c, err := s.CountTo(t.Context(), limit); c != want || err != nil {
+			t.Errorf("%d jobs, counted up to %d: %d, %v", n, limit, c, err)
+		}
+	}
 	if o := record(t, s, "after"); !o.Verdict.FirstDelivery {
 		t.Errorf("the restored store does not record: %+v", o.Verdict)
 	}
