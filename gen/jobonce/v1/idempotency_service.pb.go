@@ -188,7 +188,8 @@ type RecordDeliveryRequest_Payload struct {
 	// was recorded with an event: the body may hold another. It gets PENDING, unless its body is the recorded one, byte
 	// for byte. Likewise for `status`. Bodies that cannot be read are those that are no JSON object, those in
 	// `payload_bytes` or with `opaque_payload`, and those with a value of that name that is neither null nor a string
-	// within the limit. A delivery without a body, or with an object that has no such field, says nothing and may claim.
+	// within the limit. A delivery without a body, with an empty one, or with an object that has no such field says nothing
+	// and may claim.
 	Payload string `protobuf:"bytes,4,opt,name=payload,proto3,oneof"`
 }
 

@@ -30,7 +30,8 @@ type ClaimWorkRequest struct {
 	MaxJobs int32 `protobuf:"varint,1,opt,name=max_jobs,json=maxJobs,proto3" json:"max_jobs,omitempty"`
 	// How long the leases run: 1 second to 24 hours. Required.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,2,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// Only jobs with one of these events. At most 100, each at most 128 bytes. Default: any.
+	// Only jobs with one of these events, so none that was recorded without an event. At most 100, each at most 128 bytes.
+	// Default: any.
 	Events []string `protobuf:"bytes,3,rep,name=events,proto3" json:"events,omitempty"`
 	// Names the worker in the server's log. At most 128 bytes. Optional.
 	WorkerId string `protobuf:"bytes,4,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
