@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,7 +75,8 @@ In another, twice, to see FIRST and then DUPLICATE:
   jobonce get job_demo
 
 Any flag, --data-dir say, may also be set in the environment, as JOBONCE_DATA_DIR; --mongodb-uri
-also as MONGODB_URI.`,
+also as MONGODB_URI. Those of one call are for the command line alone: job and request ids, lease
+tokens, events and bodies.`,
 		SilenceErrors:         true,
 		SilenceUsage:          true,
 		DisableFlagsInUseLine: true,
@@ -87,7 +87,15 @@ also as MONGODB_URI.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// What comes after a command that does not exist is taken for the flags of the one above.
+		if cmd.HasSubCommands() {
+			if unknown := noCommand(cmd, cmd.Flags().Args()); unknown != nil {
+				return unknown
+			}
+		}
+		return &usageError{err}
+	})
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newServe(), newRecord(), newGet(), newWork(), newBench(), newCheck(), newBackup(), newCopy(), newVersion())
 	return root
@@ -145,16 +153,6 @@ func configuredLikeServe(cmd *cobra.Command) {
 	})
 	flags.String(config.FileFlag, "", "YAML `file` whose section \"serve\" sets flags by their names")
 	fromEnvironment(cmd, "serve", keys)
-}
-
-// fromEnvironment lets the environment set every flag of cmd, and the file too if cmd has the flag that names it.
-func fromEnvironment(cmd *cobra.Command, section string, keys *pflag.FlagSet) {
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := config.Apply(cmd.Flags(), keys, section, os.LookupEnv); err != nil {
-			return &usageError{err}
-		}
-		return nil
-	}
 }
 
 // oneArg takes one argument, called name, which must not be empty.

@@ -45,6 +45,9 @@ func TestEmptyValuesAreRefused(t *testing.T) {
 			if code != exitUsage || stdout != "" || !strings.Contains(stderr, "--"+f.Name) {
 				t.Errorf("%v --%s=: exit code %d, standard output %q, standard error %q", line, f.Name, code, stdout, stderr)
 			}
+			if config.IsCommandLineAlone(f) {
+				return
+			}
 			for _, name := range config.EnvNames(f.Name) {
 				t.Run(name, func(t *testing.T) {
 					t.Setenv(name, "")

@@ -83,6 +83,7 @@ answer cannot be written, the lease's token and the request id with which to get
 	flags.DurationVar(&f.lease, "lease", 0, "how long the lease runs, with --work-mode leased: 1s to 24h")
 	flags.StringVar(&f.source, "source", "", "where the event came from, such as webhook or poll")
 	config.MayBeEmpty(flags, "payload")
+	config.CommandLineAlone(flags, "job-id", "event", "status", "payload", "opaque-payload", "request-id")
 	configured(cmd, "client", keys)
 	return cmd
 }

@@ -84,7 +84,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 // serve runs the service until ctx ends. It binds the ports before it touches the store, so that a second start by
 // mistake changes nothing, and takes calls before the store is ready: they are told so.
 func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err error) {
-	logger := newLogger(cfg, stderr)
+	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
 	lis, err := listen(ctx, "--listen", cfg.listen)
 	if err != nil {
 		return err
@@ -149,12 +149,13 @@ func relaxGC() {
 	}
 }
 
-func newLogger(cfg *serveConfig, w io.Writer) *slog.Logger {
+// newLogger makes a log by what the flags of serve say.
+func newLogger(format, least string, w io.Writer) *slog.Logger {
 	var level slog.Level
 	// The choices are slog's own names.
-	_ = level.UnmarshalText([]byte(cfg.logLevel.Value))
+	_ = level.UnmarshalText([]byte(least))
 	opts := &slog.HandlerOptions{Level: level}
-	if cfg.logFormat.Value == outputJSON {
+	if format == outputJSON {
 		return slog.New(slog.NewJSONHandler(w, opts))
 	}
 	return slog.New(slog.NewTextHandler(w, opts))

@@ -89,7 +89,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	logger := newLogger(cfg, &out)
+	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, &out)
 	logger.Info("quiet")
 	logger.Warn("loud")
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.HasPrefix(got, "{") || !strings.Contains(got, `"msg":"loud"`) {
@@ -97,7 +97,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 	}
 	cfg, _ = newServeConfig()
 	out.Reset()
-	logger = newLogger(cfg, &out)
+	logger = newLogger(cfg.logFormat.Value, cfg.logLevel.Value, &out)
 	logger.Debug("quiet")
 	logger.Info("loud")
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, "level=INFO msg=loud") {

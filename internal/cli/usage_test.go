@@ -18,6 +18,9 @@ func TestWrongUsage(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"serv", `unknown command "serv", did you mean "serve"?; see 'jobonce --help'`},
 		{"nonsense", `unknown command "nonsense"; see 'jobonce --help'`},
+		{"recrod --job-id x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
+		{"recrod -o json --payload x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
+		{"nonsense --server=x", `unknown command "nonsense"; see 'jobonce --help'`},
 		{"help nonsense", `unknown command "nonsense"; see 'jobonce help --help'`},
 		{"--nonsense", `unknown flag: --nonsense; see 'jobonce --help'`},
 		{"record --job x", `unknown flag: --job; see 'jobonce record --help'`},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/config"
 )
 
 func newWork() *cobra.Command {
@@ -19,7 +20,7 @@ func newWork() *cobra.Command {
 		Use:   "work",
 		Short: "Claim the work of jobs, and say what became of it",
 		Long: `Does by hand or in a script what a worker does: claims work that is due, keeps its lease, and completes it or gives it
-back. The lease's token proves the holder; it may also be set in the environment, as JOBONCE_LEASE_TOKEN.`,
+back. The lease's token proves the holder.`,
 		Example: `  jobonce work claim --lease 5m
   jobonce work renew job_demo --lease-token TOKEN --lease 5m
   jobonce work complete job_demo --lease-token TOKEN --result shipped
@@ -84,6 +85,7 @@ a line, and from 'jobonce get JOB_ID --payload-only'.`,
 	flags.DurationVar(&wait, "wait", 0, "how long to wait for work when none is due: up to 1m; comes on top of --timeout")
 	flags.StringVar(&req.WorkerId, "worker-id", "", "`name` of the worker, for the service's log")
 	flags.StringVar(&req.RequestId, "request-id", "", "`name` of this call, to get the answer again if it was lost; a random one when left out")
+	config.CommandLineAlone(flags, "request-id")
 	configured(cmd, "client", keys)
 	return cmd
 }

@@ -53,6 +53,7 @@ func newWorkComplete() *cobra.Command {
 		flags.StringVar(&result, "result", "", "what later deliveries of the job are told: the `text` itself, @FILE, or - for\n"+
 			"standard input; empty is none")
 		config.MayBeEmpty(flags, "result")
+		config.CommandLineAlone(flags, "result")
 	}
 	cmd := holderCommand("complete", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) (err error) {
 		req.JobId = jobID
@@ -78,6 +79,7 @@ func newWorkRelease() *cobra.Command {
 		flags.StringVar(&req.Error, "error", "", "why the work was not done: a `text` for people; empty is none")
 		config.MayBeEmpty(flags, "error")
 		flags.BoolVar(&req.Dead, "dead", false, "give the work up: nobody gets it any more")
+		config.CommandLineAlone(flags, "error", "dead")
 	}
 	cmd := holderCommand("release", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) error {
 		req.JobId = jobID
@@ -107,6 +109,7 @@ func holderCommand(
 		RunE: func(cmd *cobra.Command, args []string) error { return run(cmd, conn, args[0]) },
 	}
 	cmd.Flags().StringVar(token, "lease-token", "", "`token` of the lease")
+	config.CommandLineAlone(cmd.Flags(), "lease-token")
 	own(cmd.Flags())
 	configured(cmd, "client", keys)
 	return cmd

@@ -13,6 +13,8 @@ func TestWrongUsageOfWork(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"work nonsense", `unknown command "nonsense"; see 'jobonce work --help'`},
 		{"work complet", `unknown command "complet", did you mean "complete"?; see 'jobonce work --help'`},
+		{"work complet j --lease-token t", `unknown command "complet", did you mean "complete"?; see 'jobonce work --help'`},
+		{"work nonsense -x", `unknown command "nonsense"; see 'jobonce work --help'`},
 		{"work claim x", `unexpected argument "x"; see 'jobonce work claim --help'`},
 		{"work claim --max-jobs many", `invalid argument "many" for "--max-jobs" flag: `},
 		{"work renew", `needs one argument, the JOB_ID, and got 0; see 'jobonce work renew --help'`},

@@ -45,6 +45,9 @@ func MayBeEmpty(flags *pflag.FlagSet, names ...string) { annotate(flags, emptyKe
 // same one, so that [Apply] does not look there, nor in the file.
 func CommandLineAlone(flags *pflag.FlagSet, names ...string) { annotate(flags, aloneKey, names) }
 
+// IsCommandLineAlone tells whether [CommandLineAlone] has marked the flag.
+func IsCommandLineAlone(f *pflag.Flag) bool { return annotated(f, aloneKey) }
+
 func annotate(flags *pflag.FlagSet, key string, names []string) {
 	for _, name := range names {
 		f := flags.Lookup(name)
@@ -89,7 +92,7 @@ func applyEnvironment(f *pflag.Flag, lookup func(string) (string, bool)) error {
 		}
 		return nil
 	}
-	if annotated(f, aloneKey) {
+	if IsCommandLineAlone(f) {
 		return nil
 	}
 	for _, name := range EnvNames(f.Name) {

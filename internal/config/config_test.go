@@ -19,6 +19,7 @@ type command struct {
 	format      Choice
 	jobID       string
 	payload     string
+	requestID   string
 	events      []string
 }
 
@@ -35,7 +36,9 @@ func newCommand() *command {
 	c.flags.StringVar(&c.jobID, "job-id", "", "")
 	c.flags.StringVar(&c.payload, "payload", "", "")
 	c.flags.StringArrayVar(&c.events, "event", nil, "")
+	c.flags.StringVar(&c.requestID, "request-id", "", "")
 	MayBeEmpty(c.flags, "payload")
+	CommandLineAlone(c.flags, "request-id")
 	c.flags.String(FileFlag, "", "")
 	c.flags.Bool("help", false, "")
 	return c
@@ -131,12 +134,15 @@ func TestVariableWithoutOurPrefix(t *testing.T) {
 
 func TestEveryKind(t *testing.T) {
 	c := newCommand()
-	env := map[string]string{"JOBONCE_MAX_WAIT": "2m", "JOBONCE_JOB_ID": "a", "JOBONCE_HELP": "nonsense"}
+	env := map[string]string{"JOBONCE_MAX_WAIT": "2m", "JOBONCE_JOB_ID": "a", "JOBONCE_HELP": "nonsense", "JOBONCE_REQUEST_ID": "r"}
 	if _, err := c.apply(t, nil, env, "serve: {verbose: true, format: JSON}\nclient: {anything: goes}\n"); err != nil {
 		t.Fatal(err)
 	}
 	if c.wait != 2*time.Minute || c.jobID != "a" || !c.verbose || c.format.Value != "json" {
 		t.Errorf("got %v, %q, %v, %q", c.wait, c.jobID, c.verbose, c.format.Value)
+	}
+	if c.requestID != "" || !IsCommandLineAlone(c.flags.Lookup("request-id")) || IsCommandLineAlone(c.flags.Lookup("job-id")) {
+		t.Errorf("a flag that is for the command line alone is %q", c.requestID)
 	}
 	if !c.flags.Changed("max-wait") || !c.flags.Changed("verbose") {
 		t.Error("a flag that the environment or the file sets must count as set")

@@ -17,7 +17,7 @@ import (
 )
 
 // envRole makes the test binary something else than a test.
-const envRole = "JOBONCE_FAILURETEST_ROLE"
+const envRole = "JOBONCE_TEST_ROLE"
 
 // roles are what a process of its own can be: they take the arguments and return the exit code.
 var roles = map[string]func(args []string) int{
