@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -61,14 +60,17 @@ func (a *admin) observe(batches *batch.Config, calls *server.Config) {
 }
 
 // run serves until ctx ends. The service counts as ready until serving ends, as long as its store is.
-func (a *admin) run(ctx, serving context.Context, jobs *batch.Store, clockOffset func() time.Duration, logger *slog.Logger) error {
+func (a *admin) run(ctx, serving context.Context, jobs *batch.Store, store *openStore, logger *slog.Logger) error {
 	if a == nil {
 		return nil
 	}
 	a.metrics.WatchQueue(jobs.Queued)
 	a.metrics.WatchReady(jobs.Check)
-	if clockOffset != nil {
-		a.metrics.WatchClock(clockOffset)
+	if store.clockOffset != nil {
+		a.metrics.WatchClock(store.clockOffset)
+	}
+	if store.unclaimable != nil {
+		a.metrics.WatchUnclaimable(store.unclaimable)
 	}
 	ready := func(ctx context.Context) error {
 		if serving.Err() != nil {

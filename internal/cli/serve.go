@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		defer stopAdmin()
 		return srv.Run(serving, lis)
 	})
-	group.Go(func() error { return admin.run(adminCtx, serving, jobs, store.clockOffset, logger) })
+	group.Go(func() error { return admin.run(adminCtx, serving, jobs, store, logger) })
 	group.Go(func() error {
 		select {
 		case <-serving.Done():

@@ -40,6 +40,7 @@ type storeConfig struct {
 	collection      string
 	payloadDocument bool
 	maxAttempts     config.IntRange
+	maxClockSkew    time.Duration
 	// mongo is set when the store is a MongoDB, and uri its URI then. [storeConfig.choose] sets both.
 	mongo bool
 }
@@ -49,6 +50,8 @@ func (c *storeConfig) declare(keys *pflag.FlagSet) {
 	c.declareMongoDB(keys)
 	c.maxAttempts = config.IntRange{Value: job.DefaultMaxAttempts, Min: 0, Max: math.MaxInt32}
 	keys.Var(&c.maxAttempts, "max-attempts", "how many leases a job is granted before it counts as dead; 0 is no limit")
+	keys.DurationVar(&c.maxClockSkew, "max-clock-skew", mongostore.DefaultMaxClockSkew, "how far apart the clocks of MongoDB's members may be; a lease is\n"+
+		"taken over that much after its end")
 }
 
 func (c *storeConfig) declareDataDir(keys *pflag.FlagSet) {
@@ -72,7 +75,10 @@ func (c *storeConfig) choose(flags *pflag.FlagSet) error {
 	if flag != "" && flag != "data-dir" {
 		return c.readURI(flag, from)
 	}
-	for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document"} {
+	for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document", "max-clock-skew"} {
+		if flags.Lookup(name) == nil { // not every command has them all
+			continue
+		}
 		if o := config.OriginOf(flags.Lookup(name)); o.Layer == config.FromCommandLine {
 			return usagef("%s is for MongoDB, but jobs would be kept in %s; set MONGODB_URI, or leave it out", o.Name, c.dataDir)
 		}
@@ -148,6 +154,8 @@ type openStore struct {
 	lanes int
 	// clockOffset is how far its clock is ahead of ours; nil when it has none of its own.
 	clockOffset func() time.Duration
+	// unclaimable is how much work is due that nobody can claim; nil when the store has no such work.
+	unclaimable func() int64
 }
 
 func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore, error) {
@@ -166,7 +174,8 @@ func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore
 	if err != nil {
 		return nil, err
 	}
-	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset}, nil
+	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset,
+		unclaimable: store.Unclaimable}, nil
 }
 
 // mostCounted is how many jobs are counted at the start: enough to tell a store from another, and soon done.
@@ -195,7 +204,7 @@ func describeEmbedded(ctx context.Context, store *sqlitestore.Store, dir string)
 
 func (c *storeConfig) openMongoDB(logger *slog.Logger) (*mongostore.Store, error) {
 	store, err := mongostore.Open(mongostore.Options{
-		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value,
+		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value, MaxClockSkew: c.maxClockSkew,
 		TextOnly: !c.payloadDocument, Logger: logger,
 	})
 	if err != nil {

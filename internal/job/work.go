@@ -87,8 +87,8 @@ func (w Work) Anchor(allowance time.Duration, now time.Time) (_ Work, anchored b
 	return w.dueIn(w.Granted, now), true
 }
 
-// holds tells whether token is that of the current lease, lapsed or not.
-func (w *Work) holds(token string) bool {
+// Holds tells whether token is that of the current lease, lapsed or not.
+func (w *Work) Holds(token string) bool {
 	return w.State == StateLeased && token != "" && w.Token == token
 }
 
@@ -99,7 +99,7 @@ func (w *Work) did(token string, state WorkState) bool {
 
 // Renew lets the lease run anew. ErrLeaseLost when token does not hold it.
 func (w Work) Renew(token string, d time.Duration, now time.Time) (Work, error) {
-	if !w.holds(token) {
+	if !w.Holds(token) {
 		return w, ErrLeaseLost
 	}
 	return w.dueIn(d, now), nil
@@ -110,7 +110,7 @@ func (w Work) Complete(token, result string) (Work, error) {
 	switch {
 	case w.did(token, StateCompleted):
 		return w, nil
-	case !w.holds(token):
+	case !w.Holds(token):
 		return w, ErrLeaseLost
 	}
 	w.State, w.Result, w.Error, w.Lapses = StateCompleted, result, "", 0
@@ -129,7 +129,7 @@ func (w Work) Release(token string, r Release, now time.Time) (Work, error) {
 	switch {
 	case w.did(token, StateQueued), w.did(token, StateDead):
 		return w, nil
-	case !w.holds(token):
+	case !w.Holds(token):
 		return w, ErrLeaseLost
 	}
 	w.Error, w.Lapses = r.Error, 0
@@ -153,7 +153,7 @@ func (w Work) Retell() Work {
 // generation stays, since the token may have been seen. ErrLeaseLost when the token does not hold the lease any more, or
 // the lease does not end when it was granted to: somebody else was told of it.
 func (w Work) Unclaim(token string, expires, now time.Time) (Work, error) {
-	if !w.holds(token) || !w.Due.Equal(expires) {
+	if !w.Holds(token) || !w.Due.Equal(expires) {
 		return w, ErrLeaseLost
 	}
 	w = w.settled()

@@ -3,7 +3,6 @@ package mongostore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,20 +14,27 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
-const maxClaimRounds = 8
+const (
+	// maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
+	maxClaimRounds = 8
+	// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
+	claimSettleTime = 2 * time.Second
+)
 
-// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
-const claimSettleTime = 2 * time.Second
-
-// Claim implements [job.Store]. It reads what the request holds, then what is due, puts that under leases provided that
-// nobody else changed it, and reads again which of them it got: four round trips however many jobs.
+// Claim implements [job.Store]: it reads what the request holds already, then puts what is due under leases, provided that
+// nobody else has changed it, and reads again which of them it got. These are four round trips, however many jobs.
 func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed, error) {
 	done, err := s.enter()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	if err := s.workReady(); err != nil {
+		return nil, err
+	}
+	if err := s.timed(ctx); err != nil {
+		return nil, err
+	}
 	select {
 	case s.claiming <- struct{}{}:
 		defer func() { <-s.claiming }()
@@ -37,82 +43,68 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
+	c := &claim{Store: s, caller: ctx, req: req, tries: s.newTries(ctx), granted: map[string]grant{}}
 	ctx, endSession := s.session(ctx)
 	defer endSession()
-	c := &claim{Store: s, req: req, order: map[string]int{}, granted: map[string]job.Work{}}
 	return c.run(ctx)
 }
 
 // claim is one call of Claim.
 type claim struct {
 	*Store
-	req job.ClaimRequest
-
-	// order is that of what was due, the oldest first: below zero, and what is not in it comes last.
-	order map[string]int
-	// granted is what this call tried to put under leases, by their tokens.
-	granted map[string]job.Work
-
-	// open is true while a lease may have been granted that has not been looked for; unknown is set once one may be granted
-	// later still.
-	open, unknown bool
-	// failed is the last failure, fated its fate.
-	failed error
-	fated  fate
+	caller context.Context
+	req    job.ClaimRequest
+	tries  *tries
+	// granted is what this call has tried to put under leases, by their tokens; sent is true once any may be.
+	granted map[string]grant
+	sent    bool
 }
 
-func (c *claim) run(caller context.Context) ([]job.Claimed, error) {
-	ctx, pause := caller, newPause()
+// grant is a lease that was to be granted, and its place among what was due.
+type grant struct {
+	work  job.Work
+	place int
+}
+
+func (c *claim) run(ctx context.Context) ([]job.Claimed, error) {
+	if held, err := c.confirm(ctx); err != nil || len(held) > 0 {
+		return held, err
+	}
+	// Whoever asked may leave while leases are being granted. Which they are must be known, so that they can be given back.
+	ctx, stop := outlast(ctx, c.caller, claimSettleTime)
+	defer stop()
+	c.tries.ctx = ctx
 	for round := 1; ; round++ {
-		if round == 2 {
-			// Leases may be granted by now. Whoever asked for them may leave, but which they are must be known, so that they
-			// can be given back.
-			var stop context.CancelFunc
-			ctx, stop = outlast(caller, claimSettleTime)
-			defer stop()
+		due, f := c.lease(ctx)
+		if f != nil {
+			c.tries.note(f)
 		}
-		claimed, f, err := c.held(ctx)
-		if len(claimed) > 0 {
-			return claimed, nil
-		}
-		if err != nil && c.note(f, err) {
-			return nil, c.failure(caller)
-		}
-		if round > maxClaimRounds || round > 1 && (caller.Err() != nil || !sleep(ctx, pause.NextBackOff())) {
-			return nil, c.failure(caller)
-		}
-		if err != nil {
-			continue
-		}
-		nothing, f, err := c.leaseDue(ctx)
-		if nothing || err != nil && c.note(f, err) {
-			return nil, c.failure(caller)
+		// Also where nothing was due: a lease of the request that had lapsed may have been renewed meanwhile.
+		held, err := c.confirm(ctx)
+		switch {
+		case err != nil || len(held) > 0:
+			return held, err
+		case f == nil && due == 0 && !c.tries.unknown:
+			return nil, nil
+		case due == 0, f != nil && f.hopeless(), round == maxClaimRounds, c.caller.Err() != nil, !c.tries.wait():
+			return nil, c.failure()
 		}
 	}
 }
 
-// note keeps a failure. It tells whether trying again is no use.
-func (c *claim) note(f fate, err error) (hopeless bool) {
-	c.failed, c.fated = err, f
-	c.unknown = c.unknown || f == fateUnknown
-	return f == fateUnsent
-}
-
-// failure is the error of a claim that got nothing; nil when nothing went wrong on the way, or nothing that matters: then
-// nothing was due, or others were faster every time.
-func (c *claim) failure(caller context.Context) error {
-	switch {
-	case c.failed == nil:
+// failure is the error of a claim that got nothing; nil when nothing went wrong on the way: then others were faster every
+// time.
+func (c *claim) failure() error {
+	if c.tries.last == nil {
 		return nil
-	case c.unknown || c.open:
-		return ended(caller, fateUnknown, c.failed)
 	}
-	return ended(caller, c.fated, c.failed)
+	c.tries.ctx = c.caller
+	return c.tries.err()
 }
 
-// outlast is the caller's context, but ends only a while after it.
-func outlast(caller context.Context, while time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
+// outlast is ctx without its end, but ends a while after the caller's context.
+func outlast(ctx, caller context.Context, while time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(caller, func() { time.AfterFunc(while, cancel) })
 	return ctx, func() {
 		stop()
@@ -120,76 +112,161 @@ func outlast(caller context.Context, while time.Duration) (context.Context, cont
 	}
 }
 
-// held is the answer if the request holds leases, granted by this call or by an earlier one; it is empty when it holds none.
-func (c *claim) held(ctx context.Context) ([]job.Claimed, fate, error) {
-	held, f, err := c.findRecords(ctx, c.heldBy(c.req.RequestID, c.now()), bson.D{{Key: fieldFirstSeen, Value: 1}}, 0, nil)
-	if err != nil {
-		return nil, f, err
+// lease tries to put what is due under leases of the request, as much as that takes, and tells how much was due. How much
+// of it was got shows only when it is read. Sorted by key, so that overlapping bulks cannot deadlock.
+func (c *claim) lease(ctx context.Context) (int, *failure) {
+	due, f := c.due(ctx)
+	if f != nil || len(due) == 0 {
+		return len(due), f
 	}
-	if c.open = len(held) > 0; !c.open {
-		return nil, f, nil
-	}
-	// What an earlier call of the same request got comes last.
-	slices.SortStableFunc(held, func(a, b job.Record) int { return cmp.Compare(c.order[a.JobID], c.order[b.JobID]) })
-	claimed, err := c.tell(ctx, held)
-	return claimed, fateRetry, err
-}
-
-// leaseDue tries to lease what is due, as much as the request takes; how much of it was got shows only when it is read.
-// nothing is true when nothing is due and the request holds nothing.
-func (c *claim) leaseDue(ctx context.Context) (nothing bool, _ fate, _ error) {
-	bytes := 0
-	due, f, err := c.findRecords(ctx, dueFilter(c.now(), c.req.Events), bson.D{{Key: inWork(workDue), Value: 1}}, c.req.Max,
-		func(r *job.Record) bool {
-			bytes += len(r.Body.Data)
-			return bytes <= c.req.MaxBytes
-		})
-	switch {
-	case err != nil:
-		return false, f, err
-	case len(due) == 0 && c.unknown:
-		return true, f, nil
-	case len(due) == 0:
-		// Between the two reads a lease of the request that had lapsed may have been renewed.
-		held, f, err := c.findRecords(ctx, c.heldBy(c.req.RequestID, c.now()), nil, 1, nil)
-		if err == nil && len(held) == 0 {
-			c.failed = nil
-			return true, f, nil
-		}
-		return false, f, err
-	}
-	for i := range due {
-		c.order[due[i].JobID] = i - len(due)
-	}
-	f, err = c.lease(ctx, due)
-	return false, f, err
-}
-
-// lease tries to put each record under a lease of the request. Some may fail; the database tells which succeeded only by
-// being read. Sorted by key, so that overlapping bulks cannot deadlock.
-func (c *claim) lease(ctx context.Context, due []job.Record) (fate, error) {
 	now := c.now()
-	slices.SortFunc(due, func(a, b job.Record) int { return cmp.Compare(a.JobID, b.JobID) })
 	models := make([]mongo.WriteModel, len(due))
+	for i := range due {
+		due[i].place = i
+	}
+	slices.SortFunc(due, func(a, b candidate) int { return cmp.Compare(a.JobID, b.JobID) })
 	for i := range due {
 		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID,
 			MaxAttempts: c.opts.MaxAttempts}, now)
-		c.granted[next.Token] = next
-		models[i] = mongo.NewUpdateOneModel().SetFilter(asRead(&due[i])).SetUpdate(setWork(&next))
+		c.granted[next.Token] = grant{next, due[i].place}
+		models[i] = mongo.NewUpdateOneModel().SetFilter(due[i].unchanged()).SetUpdate(workChange(&due[i].Work, &next))
 	}
 	tracked, sent := track(ctx)
-	_, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
-	if c.open = true; err == nil {
-		return 0, nil
+	if _, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false)); err != nil {
+		f = writeFailed(err, sent)
+		c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(due), "error", c.explain(f))
+	} else if sent.commands > 1 {
+		f = &failure{fateUnknown, errSplit}
 	}
-	f := writeFate(err, sent)
-	c.open = f != fateUnsent
-	c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(due), "error", c.explain(err))
-	return f, err
+	c.sent = c.sent || f == nil || f.fate != fateUnsent
+	return len(due), f
+}
+
+// candidate is work that is due, and its place among it.
+type candidate struct {
+	stored
+	place int
+}
+
+// due reads what is due, the oldest first, without bodies, and as much as the request is likely to take: of what is got too
+// much of, the rest is given back.
+func (c *claim) due(ctx context.Context) (due []candidate, f *failure) {
+	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}, {Key: "size", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}
+	bytes := int64(0)
+	f = c.each(ctx, dueFilter(c.now(), c.lapsed(), c.req.Events), options.Find().SetProjection(projection).SetLimit(int64(c.req.Max)).
+		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
+		size := intOf(doc.Lookup("size"))
+		if !c.opts.TextOnly {
+			size /= 2 // the body stands there twice
+		}
+		if bytes += size; len(due) > 0 && bytes > int64(c.req.MaxBytes) {
+			return false
+		}
+		if r, err := decode(doc, false); err == nil {
+			due = append(due, candidate{stored: r})
+		}
+		return true
+	})
+	return due, f
+}
+
+// confirm reads until it is known what the request holds, and gives that as the answer.
+func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
+	for {
+		held, f := c.held(ctx)
+		if f == nil {
+			return held, nil
+		}
+		if !c.tries.again(f) {
+			c.tries.unknown = c.tries.unknown || c.sent
+			return nil, c.failure()
+		}
+	}
+}
+
+// held reads the leases that the request holds, granted by this call or by an earlier one, with the bodies, as much as the
+// request takes. A lease of an earlier call is marked as told again; the failure says that one could not be, because it was
+// changed at the same time, for example. What this call got and the answer has no room for is given back.
+func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
+	var held []stored
+	f := c.each(ctx, heldBy(c.req.RequestID, c.now()), options.Find().SetProjection(withoutDocument).
+		SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
+		r, err := decode(doc, true)
+		if err == nil && r.Body.Kind == job.BodyNone && r.RequestID == "" {
+			r.Body, err = c.foreignBody(ctx, r.JobID)
+		}
+		if err != nil {
+			c.log.Error("claimed work cannot be read; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))
+			return true
+		}
+		held = append(held, r)
+		return true
+	})
+	if f != nil {
+		return nil, f
+	}
+	place := func(r stored) int {
+		if g, mine := c.granted[r.Work.Token]; mine {
+			return g.place
+		}
+		return job.MaxClaimJobs // what an earlier call of the same request got comes last
+	}
+	slices.SortStableFunc(held, func(a, b stored) int { return cmp.Compare(place(a), place(b)) })
+	bytes := 0
+	for _, r := range held {
+		bytes += len(r.Body.Data)
+		room := len(out) == 0 || len(out) < c.req.Max && bytes <= c.req.MaxBytes
+		g, mine := c.granted[r.Work.Token]
+		switch {
+		case mine:
+			r.Work = g.work // as granted, whatever another call has marked since
+		case room:
+			next := r.Work.Retell()
+			if f := c.swap(ctx, &r, &next); f != nil {
+				return nil, f
+			}
+			r.Work = next
+		}
+		claimed := job.Claimed{Record: r.Record, Lease: r.Work.Lease(c.latest()), Granted: mine}
+		switch {
+		case room:
+			out = append(out, claimed)
+		case mine:
+			if err := c.unclaim(ctx, &claimed); err != nil {
+				c.log.Warn("a claim too many could not be given back; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))
+			}
+		}
+	}
+	return out, nil
+}
+
+// foreignBody reads the payload of a record that somebody else wrote: its document is all there is.
+func (s *Store) foreignBody(ctx context.Context, jobID string) (job.Body, error) {
+	r, f := s.read(ctx, jobID, true)
+	return r.Body, f.orNil()
+}
+
+// each calls f with the documents that a query finds, until that returns false.
+func (s *Store) each(ctx context.Context, query bson.D, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
+	tracked, sent := track(ctx)
+	cursor, err := s.coll.Find(tracked, query, opts)
+	if err != nil {
+		return readFailed(err, sent)
+	}
+	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
+	for cursor.Next(tracked) {
+		if !f(cursor.Current) {
+			return nil
+		}
+	}
+	if err := cursor.Err(); err != nil {
+		return readFailed(err, sent)
+	}
+	return nil
 }
 
 // heldBy matches the running leases of a ClaimWork call.
-func (s *Store) heldBy(requestID string, now time.Time) bson.D {
+func heldBy(requestID string, now time.Time) bson.D {
 	return bson.D{
 		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: requestID}}},
 		{Key: inWork(workState), Value: job.StateLeased.String()},
@@ -197,53 +274,29 @@ func (s *Store) heldBy(requestID string, now time.Time) bson.D {
 	}
 }
 
-// tell makes the answer of the records that are held, as much as the request takes. A lease that an earlier call with the
-// same request id was granted is marked as told again. The error says that one could not be, because it was changed at the
-// same time, for example.
-func (c *claim) tell(ctx context.Context, held []job.Record) ([]job.Claimed, error) {
-	var out []job.Claimed
-	bytes := 0
-	for _, r := range held {
-		if bytes += len(r.Body.Data); len(out) == c.req.Max || len(out) > 0 && bytes > c.req.MaxBytes {
-			break
-		}
-		work, mine := c.granted[r.Work.Token]
-		if mine {
-			r.Work = work // as granted, whatever another call has marked since
-		} else {
-			next := r.Work.Retell()
-			if _, err := c.swap(ctx, &r, &next); err != nil {
-				return nil, err
-			}
-			r.Work = next
-		}
-		out = append(out, job.Claimed{Record: r, Lease: r.Work.Lease(c.now()), Granted: mine})
+// dueFilter matches work that may be claimed: queued and due, or under a lease that had lapsed by the earlier time. It
+// names all that a claim needs, so that what can never be claimed hides nothing.
+func dueFilter(now, lapsed time.Time, events []string) bson.D {
+	f := append(dueBy(now), claimable(lapsed)...)
+	if len(events) > 0 {
+		f = append(f, bson.E{Key: fieldEvent, Value: bson.D{{Key: "$in", Value: events}}})
 	}
-	return out, nil
+	return f
 }
 
-// findRecords reads records with their bodies, up to a limit if it is not 0, and for as long as more says so; the first
-// comes in any case. The fate of an error says whether trying again may help.
-func (s *Store) findRecords(ctx context.Context, f, sort bson.D, limit int, more func(*job.Record) bool) (out []job.Record, _ fate, err error) {
-	tracked, sent := track(ctx)
-	opts := options.Find().SetLimit(int64(limit))
-	if len(sort) > 0 { // DocumentDB refuses an empty one
-		opts.SetSort(sort)
+// dueBy matches what is due. That the field exists follows from the comparison, but DocumentDB takes the partial index only
+// when it is said.
+func dueBy(now time.Time) bson.D {
+	return bson.D{{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: now}}}}
+}
+
+// claimable matches work in a state that can be claimed, of a job with an id that can be answered.
+func claimable(lapsed time.Time) bson.D {
+	return bson.D{
+		{Key: "$or", Value: bson.A{
+			bson.D{{Key: inWork(workState), Value: job.StateQueued.String()}},
+			bson.D{{Key: inWork(workState), Value: job.StateLeased.String()}, {Key: inWork(workDue), Value: bson.D{{Key: "$lte", Value: lapsed}}}},
+		}},
+		{Key: fieldJobID, Value: bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}},
 	}
-	cursor, err := s.coll.Find(tracked, f, opts)
-	if err != nil {
-		return nil, readFate(err, sent), err
-	}
-	defer func() { err = errors.Join(err, cursor.Close(context.WithoutCancel(ctx))) }()
-	for cursor.Next(tracked) {
-		r, err := decode(cursor.Current, true)
-		if err != nil {
-			return nil, fateUnsent, err
-		}
-		if more != nil && !more(&r) && len(out) > 0 {
-			break
-		}
-		out = append(out, r)
-	}
-	return out, fateRetry, cursor.Err()
 }

@@ -44,23 +44,42 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 		pending[i] = copying{record: &records[i], embed: !s.opts.TextOnly}
 	}
 	slices.SortFunc(pending, func(a, b copying) int { return cmp.Compare(a.record.JobID, b.record.JobID) })
-	pause := newPause()
-	for try := 1; len(pending) > 0; try++ {
-		if pending, err = s.copy(ctx, pending, &out); err != nil {
-			return out, err
+	for t := s.newTries(ctx); len(pending) > 0; {
+		var again []copying
+		for len(pending) > 0 {
+			n := s.fill(pending)
+			some, err := s.copy(ctx, pending[:n], &out)
+			if err != nil {
+				return out, err
+			}
+			again, pending = append(again, some...), pending[n:]
 		}
-		if len(pending) == 0 {
+		if pending = again; len(pending) == 0 {
 			break
 		}
-		again := try < maxTries && sleep(ctx, pause.NextBackOff())
+		more := t.again(&failure{fateUnknown, pending[0].why})
 		if err := ctx.Err(); err != nil { // what the driver made of it says less
 			return out, interruptedError{err}
 		}
-		if !again {
+		if !more {
 			return out, fmt.Errorf("%d jobs could not be copied, job %q among them: %w", len(pending), pending[0].record.JobID, pending[0].why)
 		}
 	}
 	return out, nil
+}
+
+// fill writes the upserts of as many records as go into one bulk, and tells how many those are.
+func (s *Store) fill(pending []copying) (n int) {
+	size := 0
+	for n < len(pending) {
+		c := &pending[n]
+		c.update, c.embedded = copyOf(c.record, c.embed)
+		if size += len(c.update) + len(c.record.JobID) + 256; n > 0 && size > maxBulk {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 // interruptedError is the error of a context that has ended, for people.
@@ -74,6 +93,7 @@ type copying struct {
 	record *job.Record
 	// embed is set while the body may be stored as a document too, embedded when it was in the latest try.
 	embed, embedded bool
+	update          bson.Raw
 	// why is why it is to be tried again.
 	why error
 }
@@ -82,33 +102,34 @@ type copying struct {
 // one that the database takes in no form.
 func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again []copying, err error) {
 	models := make([]mongo.WriteModel, len(pending))
-	for i := range pending {
-		c := &pending[i]
-		var update bson.Raw
-		update, c.embedded = copyOf(c.record, c.embed)
-		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(c.record.JobID)).SetUpdate(update).SetUpsert(true)
+	for i, c := range pending {
+		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(c.record.JobID)).SetUpdate(c.update).SetUpsert(true)
 	}
-	result, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+	tracked, sent := track(ctx)
+	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
 	var bulk mongo.BulkWriteException
-	if err != nil && (!errors.As(err, &bulk) || bulk.WriteConcernError != nil) {
+	if sent.commands > 1 || err != nil && (!errors.As(err, &bulk) || bulk.WriteConcernError != nil) {
 		for i := range pending {
-			pending[i].why = s.explain(err)
+			pending[i].why = s.explain(cmp.Or(err, errSplit))
 		}
-		return pending, nil // whatever was written is found to be there by the next try
+		return slices.Clone(pending), nil // whatever was written is found to be there by the next try
 	}
 	failed := failedItems(bulk)
+	confirm := len(failed) > 0 && s.deployment.Load().kind == sharded // see [round.write]
 	var there []copying
 	for i, c := range pending {
 		e, bad := failed[i]
 		_, written := result.UpsertedIDs[int64(i)]
 		switch {
-		case bad && (itemFate(e) != fateRefused || c.embedded):
-			// It lost a race, and the next try says to what; or the document is more than this database takes.
-			c.embed, c.why = c.embed && itemFate(e) != fateRefused, e
+		case bad && c.embedded && aboutDocument(e.Code):
+			c.embed, c.why = false, e
 			again = append(again, c)
-		case bad:
+		case bad && (&failure{itemFate(e), e}).hopeless():
 			return nil, fmt.Errorf("job %q: the database refuses it: %w", c.record.JobID, e)
-		case written:
+		case bad: // it lost a race, for example, and the next try says to what
+			c.why = e
+			again = append(again, c)
+		case written && !confirm:
 			out.Written++
 		default:
 			there = append(there, c)
@@ -117,7 +138,7 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 	return append(again, s.compare(ctx, there, out)...), nil
 }
 
-// compare counts the records that are here already, by whether they are the same. It returns those of which that could
+// compare counts the records that are here already, by whether they are the same. It returns those of which it could
 // not be found out.
 func (s *Store) compare(ctx context.Context, there []copying, out *Copied) (again []copying) {
 	if len(there) == 0 {
@@ -127,16 +148,18 @@ func (s *Store) compare(ctx context.Context, there []copying, out *Copied) (agai
 	for i, c := range there {
 		ids[i] = c.record.JobID
 	}
-	found, _, err := s.findRecords(ctx, bson.D{{Key: fieldJobID, Value: bson.D{{Key: "$in", Value: ids}}}}, nil, 0, nil)
-	if err != nil {
+	records := make(map[string]job.Record, len(there))
+	var unreadable error
+	f := s.each(ctx, bson.D{{Key: fieldJobID, Value: bson.D{{Key: "$in", Value: ids}}}}, options.Find(), func(doc bson.Raw) bool {
+		r, err := decode(doc, true)
+		records[r.JobID], unreadable = r.Record, err
+		return err == nil
+	})
+	if err := cmp.Or(f.orNil(), unreadable); err != nil {
 		for i := range there {
 			there[i].why = s.explain(err)
 		}
 		return there
-	}
-	records := make(map[string]job.Record, len(found))
-	for _, r := range found {
-		records[r.JobID] = r
 	}
 	for _, c := range there {
 		switch r, ok := records[c.record.JobID]; {

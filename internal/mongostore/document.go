@@ -3,6 +3,7 @@ package mongostore
 import (
 	"errors"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -36,6 +37,24 @@ const (
 	conflictEvent  = "event"
 	conflictStatus = "status"
 	conflictTime   = "time"
+)
+
+// The fields of the work subdocument. A record without one is untracked.
+const (
+	workState       = "state"
+	workMode        = "mode"
+	workDue         = "due"
+	workGranted     = "granted" // milliseconds
+	workLapses      = "lapses"
+	workToken       = "token"
+	workGeneration  = "generation"
+	workAttempts    = "attempts"
+	workRequestID   = "request_id"
+	workFingerprint = "fingerprint"
+	workClaimID     = "claim_id"
+	workResult      = "result"
+	workError       = "error"
+	workLease       = "lease" // nothing of ours yet; see [workChange]
 )
 
 const (
@@ -99,6 +118,65 @@ func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool)
 		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work))
 	}
 	return b, embedded
+}
+
+// inWork is the path of a field of the work subdocument.
+func inWork(field string) string { return fieldWork + "." + field }
+
+// workDocument writes the work, with what is empty left out: an index on a field holds only documents that have it.
+func workDocument(w *job.Work) bsoncore.Document {
+	top, b := bsoncore.AppendDocumentStart(nil)
+	b = bsoncore.AppendStringElement(b, workState, w.State.String())
+	b = bsoncore.AppendStringElement(b, workMode, w.Mode.String())
+	if !w.Due.IsZero() {
+		b = bsoncore.AppendTimeElement(b, workDue, w.Due)
+		b = bsoncore.AppendInt64Element(b, workGranted, w.Granted.Milliseconds())
+	}
+	b = appendNonEmpty(b, workToken, w.Token)
+	b = bsoncore.AppendInt64Element(b, workGeneration, w.Generation)
+	b = bsoncore.AppendInt32Element(b, workAttempts, w.Attempts)
+	if w.Lapses > 0 {
+		b = bsoncore.AppendInt32Element(b, workLapses, w.Lapses)
+	}
+	if w.RequestID != "" {
+		b = bsoncore.AppendStringElement(b, workRequestID, w.RequestID)
+		b = bsoncore.AppendBinaryElement(b, workFingerprint, 0, []byte(w.RequestFingerprint))
+	}
+	b = appendNonEmpty(b, workClaimID, w.ClaimID)
+	b = appendNonEmpty(b, workResult, w.Result)
+	b = appendNonEmpty(b, workError, w.Error)
+	return end(b, top)
+}
+
+// workChange is the update that turns the work before into the one after, field by field: a newer version may have put
+// more beside ours. What such a version keeps for as long as a lease stands under work.lease, and goes with it.
+func workChange(before, after *job.Work) bson.D {
+	was, is := bson.Raw(workDocument(before)), bson.Raw(workDocument(after))
+	var set, unset bson.D
+	// Both documents are our own, and well formed.
+	now, _ := is.Elements()
+	for _, e := range now {
+		if v := e.Value(); !v.Equal(was.Lookup(e.Key())) {
+			set = append(set, bson.E{Key: inWork(e.Key()), Value: v})
+		}
+	}
+	then, _ := was.Elements()
+	for _, e := range then {
+		if is.Lookup(e.Key()).Type == 0 {
+			unset = append(unset, bson.E{Key: inWork(e.Key()), Value: ""})
+		}
+	}
+	if before.State == job.StateLeased && (after.State != job.StateLeased || after.Token != before.Token) {
+		unset = append(unset, bson.E{Key: inWork(workLease), Value: ""})
+	}
+	var change bson.D
+	if len(set) > 0 {
+		change = append(change, bson.E{Key: "$set", Value: set})
+	}
+	if len(unset) > 0 {
+		change = append(change, bson.E{Key: "$unset", Value: unset})
+	}
+	return change
 }
 
 func appendConflict(b []byte, c *job.Conflict) []byte {

@@ -46,17 +46,18 @@ func TestCommandFate(t *testing.T) {
 		"not primary":                         {[]error{code(10107)}, code(10107), fateUnknown},
 		"a code nobody knows":                 {[]error{code(123456)}, code(123456), fateUnknown},
 		"not authorised":                      {[]error{code(13)}, code(13), fateRefused},
+		"the second part not authorised":      {[]error{nil, code(13)}, code(13), fateUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, tracker := track(t.Context())
-			m := monitor()
+			m := trackers()
 			for _, err := range c.commands {
-				m.Started(ctx, &event.CommandStartedEvent{})
+				m.Started(ctx, &event.CommandStartedEvent{Command: bson.Raw{5, 0, 0, 0, 0}})
 				if err != nil {
 					m.Failed(ctx, &event.CommandFailedEvent{Failure: err})
 				}
 			}
-			if got := commandFate(c.err, tracker); got != c.want {
+			if got := commandFailed(c.err, tracker).fate; got != c.want {
 				t.Errorf("fate %d, want %d", got, c.want)
 			}
 		})
@@ -86,6 +87,9 @@ func TestWriteFate(t *testing.T) {
 		"interrupted, refused":   {[]mongo.BulkWriteError{item(11600), item(121)}, false, fateUnknown},
 		"refused, interrupted":   {[]mongo.BulkWriteError{item(121), item(11600)}, false, fateUnknown},
 		"conflict, refused":      {[]mongo.BulkWriteError{item(codeWriteConflict), item(121)}, false, fateRefused},
+		"unknown, refused":       {[]mongo.BulkWriteError{item(371), item(121)}, false, fateStrange},
+		"unknown, interrupted":   {[]mongo.BulkWriteError{item(371), item(11600)}, false, fateUnknown},
+		"no number":              {[]mongo.BulkWriteError{item(14)}, false, fateUnusable},
 		"refused, conflict":      {[]mongo.BulkWriteError{item(121), item(codeWriteConflict)}, false, fateRefused},
 		"concern alone":          {nil, true, fateUnknown},
 		"concern and refused":    {[]mongo.BulkWriteError{item(121)}, true, fateUnknown},
@@ -104,7 +108,7 @@ func TestWriteFate(t *testing.T) {
 				one.WriteConcernError = bulk.WriteConcernError
 			}
 			for _, err := range []error{bulk, one} {
-				if got := writeFate(err, &tracker{sent: 1}); got != c.want {
+				if got := writeFailed(err, &tracker{sent: 1, commands: 1}).fate; got != c.want {
 					t.Errorf("%T: fate %d, want %d", err, got, c.want)
 				}
 			}

@@ -376,7 +376,7 @@ func TestReleasedAndTaken(t *testing.T) {
 	lease := *b.must(newDelivery(t, "j", "before", job.ModeLeased)).Lease
 	b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: wireproxy.CutAfter})
 	release := make(chan struct{})
-	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Skip: 1, Times: 1, Do: wireproxy.Hold(release)})
+	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, Do: wireproxy.Hold(release)})
 	answer := make(chan error, 1)
 	go func() { answer <- b.store.Release(within(t), "j", lease.Token, job.Release{}) }()
 	if err := look.Begun(within(t), 1); err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
@@ -30,8 +31,14 @@ type Options struct {
 	MaxAttempts int
 	// TextOnly turns off the copy of JSON bodies as embedded documents.
 	TextOnly bool
-	// Now replaces the database's clock, for tests.
-	Now func() time.Time
+	// MaxClockSkew is how far apart the clocks of the members of a replica set, or of several mongos, are assumed to be at
+	// most: nobody takes a lease over before it is due by that much. 0: not at all. See DefaultMaxClockSkew.
+	MaxClockSkew time.Duration
+	// Now replaces the database's clock, NewPause the pauses between the tries of an operation, and Dialer how servers are
+	// connected to. They are for tests.
+	Now      func() time.Time
+	NewPause func() backoff.BackOff
+	Dialer   options.ContextDialer
 	// Logger hears of every change of the store's state. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -68,7 +75,10 @@ func clientOptions(opts Options) (*options.ClientOptions, error) {
 	if co.AppName == nil {
 		co.SetAppName("jobonce")
 	}
-	return co.SetMonitor(monitor()), nil
+	if opts.Dialer != nil {
+		co.SetDialer(opts.Dialer)
+	}
+	return co.SetMonitor(trackers()), nil
 }
 
 // uriError says what is wrong with a URI without repeating its user name and password, which the driver's own text may.

@@ -14,10 +14,8 @@ import (
 )
 
 const (
-	// remeasure is how often the clock is measured and the indexes are looked at again.
+	// remeasure is how often the indexes are looked at again.
 	remeasure = time.Minute
-	// maxOffset is the difference of clocks that is worth a warning.
-	maxOffset = time.Second
 	// prepareTimeout bounds one look. Building an index has its own time.
 	prepareTimeout = 15 * time.Second
 	indexTimeout   = time.Hour
@@ -27,10 +25,17 @@ const (
 
 // deployment is what a database says of itself.
 type deployment struct {
-	kind string // "replica set", "sharded cluster" or "standalone"
+	kind string // one of the constants below
 	// sessions is true where reads can be ordered after writes.
 	sessions bool
 }
+
+// The kinds of deployment, for people too.
+const (
+	standalone = "standalone"
+	replicaSet = "replica set"
+	sharded    = "sharded cluster"
+)
 
 // schemaError is a state of the collection that a person has to change.
 type schemaError struct{ problem string }
@@ -72,7 +77,7 @@ func (s *Store) report(err error) {
 		s.unready.Store(nil)
 		t := s.deployment.Load()
 		s.log.Info("store ready", "store", s.String(), "topology", t.kind, "clock_offset", s.ClockOffset())
-		if t.kind == "standalone" {
+		if t.kind == standalone {
 			s.log.Warn("the database is a standalone server: it loses what it has when its disk is lost, and has no " +
 				"retryable writes, so every interrupted write is settled by repeating it with its request id; " +
 				"use a replica set in production")
@@ -104,38 +109,6 @@ func (s *Store) prepare(ctx context.Context) error {
 		return err
 	}
 	return s.ensureIndexes(ctx)
-}
-
-// hello learns what the database is and measures its clock: the time it answers with belongs to the middle of the call.
-func (s *Store) hello(ctx context.Context) error {
-	var reply struct {
-		LocalTime time.Time `bson:"localTime"`
-		SetName   string    `bson:"setName"`
-		Msg       string    `bson:"msg"`
-		Primary   bool      `bson:"isWritablePrimary"`
-		Session   *int64    `bson:"logicalSessionTimeoutMinutes"`
-	}
-	sent := time.Now()
-	if err := s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply); err != nil {
-		return err
-	}
-	if !reply.LocalTime.IsZero() {
-		offset := reply.LocalTime.Sub(sent.Add(time.Since(sent) / 2))
-		s.offset.Store(int64(offset))
-		if offset.Abs() > maxOffset {
-			s.log.Warn("this machine's clock differs from the database's; leases are kept by the database's", "offset", offset)
-		}
-	}
-	t := deployment{kind: "standalone"}
-	switch {
-	case reply.Msg == "isdbgrid":
-		t.kind = "sharded cluster"
-	case reply.SetName != "":
-		t.kind = "replica set"
-	}
-	t.sessions = t.kind != "standalone" && reply.Session != nil
-	s.deployment.Store(&t)
-	return nil
 }
 
 // checkCollection refuses a collection that the upsert cannot be trusted on. One that does not exist is fine.
@@ -345,4 +318,12 @@ func keyIsJobID(index bson.Raw) bool {
 	}
 	n, ok := elements[0].Value().AsInt64OK()
 	return ok && n == 1
+}
+
+// Until the look at the indexes keeps the name of the unique one.
+func (s *Store) hintName() string { return "" }
+func (s *Store) hintRefused()     {}
+func (s *Store) workReady() error { return nil }
+func (s *Store) indexSuspect(context.Context) error {
+	return nil
 }

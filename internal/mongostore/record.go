@@ -5,51 +5,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// maxTries bounds how often one delivery is written. Writers that collide on one id come through within a few.
-const maxTries = 40
-
-// suspectTries is after how many tries a duplicate key is looked into.
-const suspectTries = 8
+const (
+	// suspectTries is after how many tries a duplicate key is looked into.
+	suspectTries = 8
+	// maxBulk bounds a bulk on the wire, in bytes: the driver splits one over 48 MB.
+	maxBulk = 40_000_000
+)
 
 // group is the deliveries of one job within a call: one upsert writes them all and counts each. The first in the order
 // of the call is the one that makes the record, if any does.
 type group struct {
 	jobID      string
 	deliveries []*job.Delivery
-	outcomes   []*job.Outcome
+	outcomes   []job.Outcome
+	places     []int // in the call
+	settle     func(place int, o job.Outcome)
+	tries      *tries
 
 	update   update
 	fresh    job.Record // the record that the update makes
 	textOnly bool       // the database refused the embedded document
-	// duplicate is true when the last try met a duplicate key.
-	duplicate bool
+	unhinted bool       // and an upsert with a hint
+	// duplicates counts the tries in a row that met a duplicate key.
+	duplicates int
 
 	// created is true when our upsert made the record, written when it was applied and acknowledged.
 	created, written bool
-	// unknown is true once a try may have been applied without our knowing; then no later failure is "not written".
-	unknown bool
-	// record is the record as it stands after the write.
-	record job.Record
-	// err is the last failure.
-	err error
+	// record is the record as it stands after the write; known once it is.
+	record stored
+	known  bool
 }
 
-// Record implements [job.Store]: one bulk for all, and one read for those that were not the first. What collides, or
-// may or may not have been applied, is repeated while the context lasts: with the request id in the record, repeating is
-// how the truth is found out.
+// Record implements [job.Store].
 func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
 	out := make([]job.Outcome, len(deliveries))
-	groups := groupByJob(deliveries, out)
+	var open sync.WaitGroup
+	open.Add(len(deliveries))
+	s.RecordEach(ctx, deliveries, func(i int, o job.Outcome) {
+		out[i] = o
+		open.Done()
+	})
+	open.Wait()
+	return out
+}
+
+// RecordEach implements [job.EachRecorder]: one bulk for all, and one read for those that were not the first. When the
+// database fails them all alike, they are tried again together. One that fails by itself, or that may claim work, goes on
+// alone. With the request id in the record, repeating a write is how the truth about it is found out.
+func (s *Store) RecordEach(ctx context.Context, deliveries []job.Delivery, settle func(i int, o job.Outcome)) {
 	done, err := s.enter()
 	if err == nil {
 		defer done()
@@ -58,55 +74,62 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 		}
 	}
 	if err != nil {
-		for i := range out {
-			out[i].Err = err
+		for i := range deliveries {
+			settle(i, job.Outcome{Err: err})
 		}
-		return out
+		return
 	}
-	ctx, endSession := s.session(ctx)
+	groups := s.groupByJob(ctx, deliveries, settle)
+	if _, _, known := s.clock.now(); !known && s.opts.Now == nil {
+		groups = slices.DeleteFunc(groups, func(g *group) bool {
+			if g.leases() {
+				s.goAlone(ctx, g)
+			}
+			return g.leases()
+		})
+	}
+	within, endSession := s.session(ctx)
 	defer endSession()
-
-	pause := newPause()
-	pending := groups
-	for try := 1; ; try++ {
-		pending = s.attempt(ctx, pending)
-		if try == suspectTries {
-			pending = s.refuseForeign(ctx, pending)
+	for t := s.newTries(ctx); len(groups) > 0; {
+		r := s.round(within, groups)
+		for _, g := range r.alone {
+			s.goAlone(within, g)
 		}
-		if len(pending) == 0 || try == maxTries || !sleep(ctx, pause.NextBackOff()) {
-			break
-		}
-	}
-	var conflicting []*group
-	for _, g := range groups {
-		if s.settle(ctx, g) {
-			conflicting = append(conflicting, g)
+		groups = r.struck
+		if len(groups) > 0 && !t.again(r.failed) {
+			for _, g := range groups {
+				g.giveUp()
+			}
+			return
 		}
 	}
-	s.recordConflicts(ctx, conflicting)
-	return out
 }
 
 // groupByJob sorts the deliveries by job, so that bulks which overlap lock in one order and cannot deadlock.
-func groupByJob(deliveries []job.Delivery, out []job.Outcome) []*group {
+func (s *Store) groupByJob(ctx context.Context, deliveries []job.Delivery, settle func(int, job.Outcome)) []*group {
 	byID := make(map[string]*group, len(deliveries))
 	groups := make([]*group, 0, len(deliveries))
 	for i := range deliveries {
 		d := &deliveries[i]
 		g := byID[d.JobID]
 		if g == nil {
-			g = &group{jobID: d.JobID}
+			g = &group{jobID: d.JobID, settle: settle, tries: s.newTries(ctx)}
 			byID[d.JobID] = g
 			groups = append(groups, g)
 		}
-		g.deliveries = append(g.deliveries, d)
-		g.outcomes = append(g.outcomes, &out[i])
+		g.deliveries, g.places = append(g.deliveries, d), append(g.places, i)
 	}
 	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
 	return groups
 }
 
-// session makes reads causally follow the writes of the same call, where the database has sessions.
+// leases tells whether a delivery of the group may be granted a lease.
+func (g *group) leases() bool {
+	return slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool { return d.Mode == job.ModeLeased })
+}
+
+// session makes reads causally follow the writes of the same call, and of the call that it goes on for, where the database
+// has sessions.
 func (s *Store) session(ctx context.Context) (context.Context, func()) {
 	if t := s.deployment.Load(); t == nil || !t.sessions {
 		return ctx, func() {}
@@ -115,82 +138,208 @@ func (s *Store) session(ctx context.Context) (context.Context, func()) {
 	if err != nil {
 		return ctx, func() {}
 	}
+	if before := mongo.SessionFromContext(ctx); before != nil {
+		// Neither fails on what another session says.
+		_ = session.AdvanceClusterTime(before.ClusterTime())
+		_ = session.AdvanceOperationTime(before.OperationTime())
+	}
 	return mongo.NewSessionContext(ctx, session), func() { session.EndSession(context.WithoutCancel(ctx)) }
 }
 
-// attempt writes the groups that are not yet written and reads those that are not new. It returns those that are to be
-// tried again.
-func (s *Store) attempt(ctx context.Context, groups []*group) (again []*group) {
-	var write []*group
-	for _, g := range groups {
-		if !g.written {
-			write = append(write, g)
+// goAlone lets a group go on by itself until it is settled.
+func (s *Store) goAlone(ctx context.Context, g *group) {
+	ctx, endSession := s.session(ctx) // of its own: sessions are not for two goroutines
+	s.calls.Add(1)                    // within a call, so that Close waits already
+	go func() {
+		defer s.calls.Done()
+		defer endSession()
+		defer func() {
+			if p := recover(); p != nil {
+				s.log.Error("panic while recording a delivery", "panic", p, "stack", string(debug.Stack()))
+				g.fail(fmt.Errorf("%w: panic", job.ErrOutcomeUnknown))
+			}
+		}()
+		s.alone(ctx, g)
+	}()
+}
+
+func (s *Store) alone(ctx context.Context, g *group) {
+	if g.leases() {
+		if err := s.timed(ctx); err != nil {
+			if g.tries.unknown || g.written { // a write of it was sent
+				err = fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())
+			}
+			g.fail(err)
+			return
 		}
 	}
-	if len(write) > 0 {
-		s.write(ctx, write)
+	for {
+		if g.known {
+			s.decide(ctx, g)
+			return
+		}
+		if g.duplicates == suspectTries && s.isForeign(ctx, g) {
+			return
+		}
+		r := s.round(ctx, []*group{g})
+		if len(r.alone)+len(r.struck) == 0 {
+			return
+		}
+		if !g.known && !g.tries.wait() {
+			g.giveUp()
+			return
+		}
 	}
-	var read []*group
+}
+
+// round is one try of many groups.
+type round struct {
+	*Store
+	ctx context.Context
+	// struck are those that the database failed all alike, and failed is how.
+	struck []*group
+	failed *failure
+	// alone are those that are to go on by themselves.
+	alone []*group
+}
+
+// round writes the groups that are not yet written, reads those that are not new, and settles what is known then.
+func (s *Store) round(ctx context.Context, groups []*group) *round {
+	r := &round{Store: s, ctx: ctx}
+	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.written })
+	now := s.now()
+	for len(write) > 0 {
+		n, size := 0, 0
+		for ; n < len(write); n++ {
+			size += len(s.updateOf(write[n], now).bytes) + len(write[n].jobID) + 256
+			if n > 0 && size > maxBulk {
+				break
+			}
+		}
+		r.write(write[:n])
+		write = write[n:]
+	}
+	var read, decided []*group
 	for _, g := range groups {
 		switch {
-		case g.written && !g.created:
+		case g.written && g.created:
+			g.known = true
+			decided = append(decided, g)
+		case g.written:
 			read = append(read, g)
-		case !g.written && g.err == nil:
-			again = append(again, g)
 		}
 	}
 	if len(read) > 0 {
-		again = append(again, s.read(ctx, read)...)
+		decided = append(decided, r.read(read)...)
 	}
-	slices.SortFunc(again, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
-	return again
+	r.settle(decided)
+	slices.SortFunc(r.struck, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
+	return r
 }
 
-// write sends one bulk and notes each group's fate: written, failed for good (err), or neither, to be tried again.
-func (s *Store) write(ctx context.Context, groups []*group) {
-	models := make([]mongo.WriteModel, len(groups))
-	now := s.now()
-	for i, g := range groups {
-		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(bson.Raw(s.updateOf(g, now).bytes)).SetUpsert(true)
-	}
-	tracked, sent := track(ctx)
-	// Unordered, so that one bad item spoils no other. A lone one has no others, and an ordered bulk costs DocumentDB less.
-	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(len(models) == 1))
-	var bulk mongo.BulkWriteException
-	if err != nil && !errors.As(err, &bulk) {
-		fate := commandFate(err, sent)
-		s.log.Warn("a bulk of deliveries failed", "store", s.String(), "deliveries", len(groups), "error", s.explain(err))
-		for _, g := range groups {
-			g.fail(fate, err)
+// strike notes a failure that is the same for all.
+func (r *round) strike(groups []*group, f *failure) {
+	r.failed = f
+	for _, g := range groups {
+		if g.tries.note(f) {
+			r.struck = append(r.struck, g)
+		} else {
+			g.giveUp()
 		}
+	}
+}
+
+// stray notes a failure of one group.
+func (r *round) stray(g *group, f *failure) {
+	if g.tries.note(f) {
+		r.alone = append(r.alone, g)
 		return
 	}
-	failed := failedItems(bulk)
-	if bulk.WriteConcernError != nil {
-		s.log.Warn("a write concern was not met", "store", s.String(), "code", bulk.WriteConcernError.Code, "error", bulk.WriteConcernError.Message)
+	r.log.Error("the database refuses a delivery", "store", r.String(), "job_id", g.jobID, "error", r.explain(f))
+	g.giveUp()
+}
+
+// write sends one bulk and notes each group's fate.
+func (r *round) write(groups []*group) {
+	hint := r.hintName()
+	models := make([]mongo.WriteModel, len(groups))
+	for i, g := range groups {
+		m := mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(bson.Raw(g.update.bytes)).SetUpsert(true)
+		if hint != "" && !g.unhinted {
+			m.SetHint(hint)
+		}
+		models[i] = m
 	}
+	tracked, sent := track(r.ctx)
+	// Unordered, so that one bad item spoils no other. A lone one has no others, and an ordered bulk costs DocumentDB less.
+	result, err := r.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(len(models) == 1))
+	var bulk mongo.BulkWriteException
+	if err != nil && !errors.As(err, &bulk) || sent.commands > 1 {
+		f := &failure{fateUnknown, cmp.Or(err, errSplit)}
+		if sent.commands <= 1 {
+			f = commandFailed(err, sent)
+		}
+		r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(f))
+		r.strike(groups, f)
+		return
+	}
+	if bulk.WriteConcernError != nil {
+		r.log.Warn("a write concern was not met", "store", r.String(), "code", bulk.WriteConcernError.Code, "error", bulk.WriteConcernError.Message)
+	}
+	failed := failedItems(bulk)
+	// Some mongos lose the write concern error of a bulk in which an item failed: what was created is then to be read at a
+	// majority before it is answered.
+	confirm := len(failed) > 0 && r.deployment.Load().kind == sharded
+	var unconfirmed []*group
 	for i, g := range groups {
 		e, bad := failed[i]
-		g.duplicate = bad && e.Code == codeDuplicateKey
 		switch {
-		case bad && g.refusedDocument(e):
-			g.textOnly, g.update = true, update{}
 		case bad:
-			g.fail(itemFate(e), e)
-			if g.err != nil {
-				s.log.Error("the database refuses a delivery", "store", s.String(), "job_id", g.jobID, "error", e)
-			}
+			r.item(g, e, hint != "" && !g.unhinted)
 		case bulk.WriteConcernError != nil:
 			// It may yet be rolled back: the next try finds our own record, or makes it.
-			g.fail(fateUnknown, err)
+			unconfirmed = append(unconfirmed, g)
 		default:
-			g.written = true
-			_, g.created = result.UpsertedIDs[int64(i)]
-			if g.created {
-				g.record = g.fresh
+			g.written, g.duplicates = true, 0
+			_, upserted := result.UpsertedIDs[int64(i)]
+			if g.created = upserted && !confirm; g.created {
+				g.record = stored{Record: g.fresh}
 				g.record.Body, g.record.Deliveries = job.Body{}, int64(len(g.deliveries))
 			}
+			if g.unhinted && hint != "" {
+				r.hintRefused()
+			}
 		}
+	}
+	if len(unconfirmed) > 0 {
+		r.strike(unconfirmed, &failure{fateUnknown, err})
+	}
+}
+
+// item notes the failure of one item of a bulk.
+func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
+	g.duplicates++
+	if e.Code != codeDuplicateKey {
+		g.duplicates = 0
+	}
+	switch f := (&failure{itemFate(e), e}); {
+	case hinted && aboutHint(e.Code):
+		// The index is gone, the server takes no hint here, or the error is about the stored counter.
+		if err := r.indexSuspect(r.ctx); err != nil {
+			r.stray(g, &failure{fateUnsent, err})
+			return
+		}
+		g.unhinted = true
+		r.alone = append(r.alone, g)
+	case g.update.embedded && aboutDocument(e.Code):
+		// The text alone is stored then, and the delivery still counts.
+		g.textOnly, g.update = true, update{}
+		r.alone = append(r.alone, g)
+	default:
+		if f.fate == fateStrange {
+			r.strangeCode(e, g.jobID)
+		}
+		r.stray(g, f)
 	}
 }
 
@@ -204,58 +353,152 @@ func (s *Store) updateOf(g *group, now time.Time) update {
 	return g.update
 }
 
-// refuseForeign gives up the groups whose key is a duplicate in another index than ours, where the database does not say
-// which index it is: their job is not recorded. It returns the others, which would otherwise wait for them.
-func (s *Store) refuseForeign(ctx context.Context, groups []*group) (others []*group) {
-	var suspects []*group
-	for _, g := range groups {
-		if g.duplicate {
-			suspects = append(suspects, g)
-		}
+// isForeign gives the group up when its key is a duplicate in another index than ours, where the database does not say
+// which index it is: then the job is not recorded.
+func (s *Store) isForeign(ctx context.Context, g *group) bool {
+	records, unusable, err := s.find(ctx, []*group{g})
+	if err != nil || len(records)+len(unusable) > 0 {
+		return false
 	}
-	if len(suspects) == 0 {
-		return groups
-	}
-	records, err := s.find(ctx, suspects)
+	cause := errors.New("it is a duplicate in a unique index that is not ours")
+	s.log.Error("the database refuses a delivery", "store", s.String(), "job_id", g.jobID, "error", cause)
+	g.tries.note(&failure{fateRefused, cause})
+	g.giveUp()
+	return true
+}
+
+// read reads the records of groups that were recorded before, and returns those that it found.
+func (r *round) read(groups []*group) (found []*group) {
+	records, unusable, err := r.find(r.ctx, groups)
 	if err != nil {
-		return groups
+		r.log.Warn("a read of recorded jobs failed", "store", r.String(), "jobs", len(groups), "error", r.explain(err))
+		r.strike(groups, &failure{fateUnknown, err})
+		return nil
 	}
 	for _, g := range groups {
-		if _, recorded := records[g.jobID]; !g.duplicate || recorded {
-			others = append(others, g)
+		if record, ok := records[g.jobID]; ok {
+			g.record, g.known = record, true
+			found = append(found, g)
 			continue
 		}
-		g.err = errors.New("the database refuses the delivery: it is a duplicate in a unique index that is not ours")
-		s.log.Error("the database refuses a delivery", "store", s.String(), "job_id", g.jobID, "error", g.err)
+		if cause := unusable[g.jobID]; cause != nil {
+			r.log.Error("a stored record cannot be used", "store", r.String(), "job_id", g.jobID, "error", cause)
+			g.fail(fmt.Errorf("%w: %w", job.ErrRecordUnusable, cause))
+			continue
+		}
+		// It is gone since the write, so it is to be written anew, with new times.
+		g.written, g.update = false, update{}
+		r.stray(g, &failure{fateUnknown, errors.New("the record was deleted while it was being read")})
 	}
-	return others
+	return found
 }
 
-// refusedDocument tells whether the error may be about the embedded document, which some databases take less of than
-// MongoDB (keys with a dollar or a dot). The text alone is then stored, and the delivery still counts.
-func (g *group) refusedDocument(e mongo.WriteError) bool {
-	return g.update.embedded && itemFate(e) == fateRefused && e.Code != codeDuplicateKey
+// settle decides the groups and settles them, but for those that may claim work: these go on alone.
+func (r *round) settle(groups []*group) {
+	var conflicting []*group
+	for _, g := range groups {
+		if slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool {
+			return job.Decide(&g.record.Record, d, r.now()).Claim && r.free(&g.record.Work)
+		}) {
+			r.alone = append(r.alone, g)
+			continue
+		}
+		if r.outcomesOf(r.ctx, g) {
+			conflicting = append(conflicting, g)
+		} else {
+			g.settleAll()
+		}
+	}
+	r.recordConflicts(r.ctx, conflicting)
 }
 
-// fail notes a failed try. What is to be tried again leaves err unset.
-func (g *group) fail(f fate, cause error) {
-	switch f {
-	case fateUnknown:
-		g.unknown = true
-	case fateUnsent:
-		// The driver has waited for a server already, so there is no point in trying again here.
-		g.err = fmt.Errorf("%w: %v", job.ErrUnavailable, cause)
-	case fateRefused:
-		g.err = fmt.Errorf("the database refuses the delivery: %v", cause)
+// decide decides a group that goes alone, and settles it.
+func (s *Store) decide(ctx context.Context, g *group) {
+	if s.outcomesOf(ctx, g) {
+		s.recordConflicts(ctx, []*group{g})
+	} else {
+		g.settleAll()
 	}
 }
 
-// sleep waits, and tells whether the context still lives.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
+// outcomesOf decides each delivery of the group, and tells whether there are conflicts to record. The record counts all
+// the group's deliveries, and each is told what the count was after its own.
+func (s *Store) outcomesOf(ctx context.Context, g *group) (conflicts bool) {
+	deliveries := g.record.Deliveries
+	g.outcomes = make([]job.Outcome, len(g.deliveries))
+	for i, d := range g.deliveries {
+		o := &g.outcomes[i]
+		if *o = s.outcome(ctx, g, d); o.Err != nil {
+			continue
+		}
+		o.Record.Deliveries = deliveries - int64(len(g.deliveries)-1-i)
+		conflicts = conflicts || o.Verdict.Conflict != nil
 	}
+	return conflicts
+}
+
+// settleAll tells the callers their outcomes.
+func (g *group) settleAll() {
+	for i, o := range g.outcomes {
+		g.settle(g.places[i], o)
+	}
+	g.places = nil // and never twice
+}
+
+// fail tells all callers the same error.
+func (g *group) fail(err error) {
+	g.outcomes = slices.Repeat([]job.Outcome{{Err: err}}, len(g.places))
+	g.settleAll()
+}
+
+func (g *group) giveUp() { g.fail(g.tries.err()) }
+
+// recordConflicts counts the conflicts, keeps each job's latest, and settles the groups. Best effort: the deliveries are
+// recorded and decided, and a failure here must not make that unknown.
+func (s *Store) recordConflicts(ctx context.Context, groups []*group) {
+	if len(groups) == 0 {
+		return
+	}
+	models := make([]mongo.WriteModel, len(groups))
+	for i, g := range groups {
+		n, last := 0, (*job.Conflict)(nil)
+		for _, o := range g.outcomes {
+			if c := o.Verdict.Conflict; c != nil {
+				n, last = n+1, c
+			}
+		}
+		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(conflictUpdate(n, last))
+	}
+	if _, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
+		s.log.Warn("conflicts were not counted", "store", s.String(), "jobs", len(groups), "error", s.explain(err))
+	}
+	for _, g := range groups {
+		g.settleAll()
+	}
+}
+
+func conflictUpdate(n int, c *job.Conflict) bson.D {
+	return bson.D{
+		{Key: "$inc", Value: bson.D{{Key: fieldConflicts, Value: int32(n)}}},
+		{Key: "$set", Value: bson.D{{Key: fieldLastConflict, Value: bson.D{
+			{Key: conflictKind, Value: c.Kind.String()}, {Key: conflictEvent, Value: c.Event},
+			{Key: conflictStatus, Value: c.Status}, {Key: conflictTime, Value: c.Time},
+		}}}},
+	}
+}
+
+// filter is equality on exactly the unique index's key, which lets the server resolve most collisions by itself.
+func filter(jobID string) bson.Raw {
+	i, b := bsoncore.AppendDocumentStart(make([]byte, 0, len(jobID)+32))
+	return end(bsoncore.AppendStringElement(b, fieldJobID, jobID), i)
+}
+
+func filterAll(groups []*group) bson.Raw {
+	top, b := bsoncore.AppendDocumentStart(nil)
+	in, b := bsoncore.AppendDocumentElementStart(b, fieldJobID)
+	list, b := bsoncore.AppendArrayElementStart(b, "$in")
+	for i, g := range groups {
+		b = bsoncore.AppendStringElement(b, fmt.Sprint(i), g.jobID)
+	}
+	return end(end(end(b, list), in), top)
 }

@@ -13,10 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -27,6 +30,7 @@ type Store struct {
 	log    *slog.Logger
 	client *mongo.Client
 	coll   *mongo.Collection
+	linear *mongo.Collection // the same, read by confirm
 	hosts  string
 
 	// secret is what must not be logged; empty when there is nothing.
@@ -34,8 +38,7 @@ type Store struct {
 	// tls is true when the URI asks for it.
 	tls bool
 
-	// offset is the database's clock less ours, in nanoseconds.
-	offset atomic.Int64
+	clock *clock
 	// deployment is what the database turned out to be.
 	deployment atomic.Pointer[deployment]
 	// unready is why the store does not serve, as far as preparing goes; nil once it is prepared.
@@ -44,13 +47,23 @@ type Store struct {
 
 	stop    context.CancelFunc
 	stopped chan struct{}
+	keeping sync.WaitGroup // keepTime and keepWork
+	// unclaimable is how much work is due that can never be claimed.
+	unclaimable atomic.Int64
 
 	// claiming is held by the one claim under way: two at once would want the same jobs.
 	claiming chan struct{}
 
+	// unlinear is set where the database does not take the read concern that confirms negative answers.
+	unlinear atomic.Bool
+	misses   singleflight.Group
+	missRate *rate.Limiter
+
 	mu     sync.Mutex
 	closed bool
 	calls  sync.WaitGroup
+	// strange is when an error code that we do not know was last logged.
+	strange map[int]time.Time
 }
 
 // errPreparing is the state before anything is known.
@@ -69,24 +82,32 @@ func Open(opts Options) (*Store, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
+	if opts.NewPause == nil {
+		opts.NewPause = defaultPause
+	}
+	clock := newClock()
 	co, err := clientOptions(opts)
 	if err != nil {
 		return nil, err
 	}
-	client, err := mongo.Connect(co)
+	client, err := mongo.Connect(co.SetServerMonitor(&event.ServerMonitor{TopologyDescriptionChanged: clock.topology}))
 	if err != nil {
 		return nil, fmt.Errorf("MongoDB URI: %s", redact(err.Error(), secretOf(co)))
 	}
 	s := &Store{
-		opts: opts, log: opts.Logger, client: client, hosts: strings.Join(co.Hosts, ","), secret: secretOf(co), tls: co.TLSConfig != nil,
+		opts: opts, log: opts.Logger, client: client, clock: clock, strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","), secret: secretOf(co), tls: co.TLSConfig != nil,
 		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
+		missRate: rate.NewLimiter(maxMisses, maxMisses),
 	}
 	s.unready.Store(&errPreparing)
 	s.coll = client.Database(opts.Database).Collection(opts.Collection,
 		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
+	s.linear = linearCollection(s.coll)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	go s.maintain(ctx)
+	s.keeping.Go(func() { s.keepTime(ctx) })
+	s.keeping.Go(func() { s.keepWork(ctx) })
 	return s, nil
 }
 
@@ -97,17 +118,6 @@ func (s *Store) String() string {
 
 // Ready is closed once the store has prepared itself for the first time.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
-
-// ClockOffset is how far the database's clock is ahead of this machine's, as measured last.
-func (s *Store) ClockOffset() time.Duration { return time.Duration(s.offset.Load()) }
-
-// now is the database's time.
-func (s *Store) now() time.Time {
-	if s.opts.Now != nil {
-		return s.opts.Now()
-	}
-	return time.Now().Add(s.ClockOffset())
-}
 
 // Check implements [job.Store]: the store is prepared and its primary answers.
 func (s *Store) Check(ctx context.Context) error {
@@ -147,6 +157,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.stop()
 	<-s.stopped
+	s.keeping.Wait()
 	s.calls.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -88,7 +88,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	}
 	r.Work.State, r.Work.Mode = job.StateNamed(state), job.ModeNamed(mode)
 	if due.Valid {
-		r.Work.Due = fromMillis(due.Int64)
+		r.Work.Due, r.Work.Granted = fromMillis(due.Int64), job.MaxLease
 	}
 	r.Work.Token, r.Work.RequestID, r.Work.ClaimID = token.String, requestID.String, claimID.String
 	r.Work.RequestFingerprint = string(workFingerprint)

@@ -155,6 +155,12 @@ func (m *Metrics) WatchReady(check func(context.Context) error) {
 	})
 }
 
+// WatchUnclaimable shows how much work is due that nobody can claim. It may be called once.
+func (m *Metrics) WatchUnclaimable(count func() int64) {
+	m.gauge("jobonce_unclaimable_jobs", "Work that is due and that this version cannot hand out, up to 1000.",
+		func() float64 { return float64(count()) })
+}
+
 // WatchClock shows how far the store's clock is ahead of this machine's. It may be called once.
 func (m *Metrics) WatchClock(offset func() time.Duration) {
 	m.gauge("jobonce_store_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",

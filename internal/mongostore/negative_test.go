@@ -1,0 +1,199 @@
+package mongostore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/mongostore"
+)
+
+// deposed is a replica set around a failover: a majority read shows what the former primary had, a linearizable one what
+// the present one has. No write matches.
+type deposed struct {
+	*fakeServer
+	store *mongostore.Store
+
+	mu       sync.Mutex
+	old, now []bson.D
+	// refuse is what a linearizable read gets instead, when it is set.
+	refuse   bson.D
+	confirms int
+}
+
+func startDeposed(t *testing.T) *deposed {
+	t.Helper()
+	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
+	d := &deposed{fakeServer: f, store: s}
+	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
+	f.answerWith("find", func(command bson.Raw) bson.D {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		level, _ := command.Lookup("readConcern", "level").StringValueOK()
+		if level != "linearizable" {
+			return cursorOf(d.old...)
+		}
+		if d.confirms++; d.refuse != nil {
+			return d.refuse
+		}
+		if command.Lookup("maxTimeMS").Type == 0 || command.Lookup("lsid").Type != 0 && command.Lookup("readConcern", "afterClusterTime").Type != 0 {
+			t.Errorf("the confirming read is unbounded, or belongs to a causal session: %v", command)
+		}
+		return cursorOf(d.now...)
+	})
+	return d
+}
+
+func (d *deposed) set(old, now []bson.D, refuse bson.D) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.old, d.now, d.refuse = old, now, refuse
+}
+
+func document(work bson.D) []bson.D {
+	return []bson.D{{{Key: "job_id", Value: "j"}, {Key: "deliveries", Value: int32(1)}, {Key: "request_id", Value: "r"}, {Key: "work", Value: work}}}
+}
+
+func leasedWith(token string) []bson.D {
+	return document(bson.D{{Key: "state", Value: "leased"}, {Key: "mode", Value: "leased"}, {Key: "token", Value: token},
+		{Key: "due", Value: time.Now().Add(time.Hour)}, {Key: "generation", Value: int64(1)}, {Key: "attempts", Value: int32(1)}})
+}
+
+// TestNegativeAnswers: that a job is absent, or a lease lost, is never said on the word of a primary that may have been
+// deposed, and not on a read that failed either.
+func TestNegativeAnswers(t *testing.T) {
+	ended := document(bson.D{{Key: "state", Value: "completed"}, {Key: "mode", Value: "leased"}, {Key: "token", Value: "mine"}, {Key: "generation", Value: int64(1)}})
+	failed := failure(50, "MaxTimeMSExpired", "out of time")
+	d := startDeposed(t)
+	ops := map[string]func(context.Context) error{
+		"get":      func(ctx context.Context) error { _, err := d.store.Get(ctx, "j", true); return err },
+		"renew":    func(ctx context.Context) error { _, err := d.store.Renew(ctx, "j", "mine", time.Minute); return err },
+		"complete": func(ctx context.Context) error { return d.store.Complete(ctx, "j", "mine", "") },
+		"release":  func(ctx context.Context) error { return d.store.Release(ctx, "j", "mine", job.Release{}) },
+	}
+	for _, c := range []struct {
+		name     string
+		ops      string
+		old, now []bson.D
+		refuse   bson.D
+		want     error
+	}{
+		{"absent", "get renew complete release", nil, nil, nil, job.ErrNotFound},
+		{"not yet seen", "get", nil, leasedWith("mine"), nil, nil},
+		{"lost", "renew complete release", leasedWith("another"), leasedWith("another"), nil, job.ErrLeaseLost},
+		{"lost, then gone", "renew complete release", leasedWith("another"), nil, nil, job.ErrNotFound},
+		{"done, not yet seen", "complete", leasedWith("another"), ended, nil, nil},
+		{"done, before it was recorded", "complete", nil, ended, nil, nil},
+		{"done", "complete", ended, nil, nil, nil}, // seen at a majority: nothing is left to confirm
+		{"no time to confirm", "renew complete release", nil, nil, failed, job.ErrOutcomeUnknown},
+		{"no time to confirm a lease", "renew complete release", leasedWith("another"), nil, failed, job.ErrOutcomeUnknown},
+		{"no time to confirm a miss", "get", nil, nil, failed, job.ErrUnavailable},
+		{"still held, but no write matches", "complete release", leasedWith("another"), leasedWith("mine"), nil, job.ErrUnavailable},
+	} {
+		for name, op := range ops {
+			if !contains(c.ops, name) {
+				continue
+			}
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				d.set(c.old, c.now, c.refuse)
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				err := op(ctx)
+				if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+				for _, negative := range []error{job.ErrNotFound, job.ErrLeaseLost} {
+					if errors.Is(err, negative) && !errors.Is(c.want, negative) {
+						t.Errorf("got %v", err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestUnlinear: where the database does not take the read concern, a plain read decides, and it is not asked again.
+func TestUnlinear(t *testing.T) {
+	d := startDeposed(t)
+	d.set(nil, nil, failure(123, "NotAReplicaSet", "no"))
+	for range 3 {
+		if _, err := d.store.Get(within(t), "j", false); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("get: %v", err)
+		}
+	}
+	if d.confirms != 1 {
+		t.Errorf("asked %d times", d.confirms)
+	}
+}
+
+// TestMisses: reads of one absent job are confirmed together, and those of many only so fast.
+func TestMisses(t *testing.T) {
+	d := startDeposed(t)
+	var calls sync.WaitGroup
+	var absent, unavailable atomic.Int64
+	for i := range 2000 {
+		calls.Go(func() {
+			switch _, err := d.store.Get(within(t), fmt.Sprint("j", i), false); {
+			case errors.Is(err, job.ErrNotFound):
+				absent.Add(1)
+			case errors.Is(err, job.ErrUnavailable):
+				unavailable.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	calls.Wait()
+	if absent.Load() < 500 || unavailable.Load() == 0 || int(absent.Load()) != d.confirms {
+		t.Errorf("%d absent after %d confirming reads, %d unavailable", absent.Load(), d.confirms, unavailable.Load())
+	}
+}
+
+// TestLeasesWaitForTheClock: while the database's clock is not known nothing is leased and nothing is sent for it; what
+// needs no lease goes on.
+func TestLeasesWaitForTheClock(t *testing.T) {
+	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
+	var silent atomic.Bool
+	release := make(chan struct{})
+	f.answerWith("hello", func(bson.Raw) bson.D {
+		if silent.Load() {
+			<-release
+		}
+		return bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
+	})
+	f.answerWith("update", func(command bson.Raw) bson.D { return upserted(command, 0) })
+	f.answer("find", cursorOf())
+	silent.Store(true)
+	s.ForgetClock()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	leased := newDelivery(t, "leased", "r", job.ModeLeased)
+	out := s.Record(ctx, []job.Delivery{leased, newDelivery(t, "untracked", "r", job.ModeUntracked), newDelivery(t, "queued", "r", job.ModeQueued)})
+	if wantUnavailable(t, out[0].Err); out[1].Err != nil || out[2].Err != nil {
+		t.Errorf("untracked: %v, queued: %v", out[1].Err, out[2].Err)
+	}
+	_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute})
+	wantUnavailable(t, err)
+	_, err = s.Renew(ctx, "j", "t", time.Minute)
+	wantUnavailable(t, err)
+	for _, command := range f.commands("update") {
+		for _, item := range items(command) {
+			if id := jobIDOf(item); id != "untracked" && id != "queued" {
+				t.Errorf("an update of %q was sent", id)
+			}
+		}
+	}
+	close(release)
+	firstOnce(t, s.Record(within(t), []job.Delivery{leased})[0])
+}
+
+func contains(words, word string) bool { return slices.Contains(strings.Fields(words), word) }

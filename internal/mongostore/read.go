@@ -1,0 +1,181 @@
+package mongostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+const (
+	// confirmTimeout bounds a confirming read where its caller sets no shorter time. The driver tells the database of it.
+	confirmTimeout = 5 * time.Second
+	// maxMisses bounds how many reads of absent jobs are confirmed in a second: a linearizable read writes to the oplog.
+	maxMisses = 500
+)
+
+// unlinearCodes are of a server that does not take the read concern linearizable: BadValue, FailedToParse,
+// IllegalOperation, InvalidOptions, CommandNotSupported, NotAReplicaSet, ReadConcernMajorityNotEnabled, NotImplemented.
+var unlinearCodes = map[int32]bool{2: true, 9: true, 20: true, 72: true, 115: true, 123: true, 148: true, 238: true}
+
+var (
+	withoutBody = bson.D{{Key: fieldPayload, Value: 0}, {Key: fieldPayloadText, Value: 0}, {Key: fieldPayloadBytes, Value: 0}}
+	// withoutDocument leaves out what a body stands in a second time.
+	withoutDocument = bson.D{{Key: fieldPayload, Value: 0}}
+)
+
+// Get implements [job.Store]. What it finds is committed at a majority; around a failover it may be what the former primary
+// had committed last. That there is no record is confirmed.
+func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
+	done, err := s.enter()
+	if err != nil {
+		return job.Record{}, err
+	}
+	defer done()
+	r, f := s.read(ctx, jobID, withBody)
+	if errors.Is(f.orNil(), job.ErrNotFound) && s.deployment.Load().kind != standalone {
+		r, f = s.confirmMiss(ctx, jobID, withBody)
+	}
+	switch {
+	case f == nil:
+		return r.Record, nil
+	case errors.Is(f, job.ErrNotFound):
+		return job.Record{}, job.ErrNotFound
+	case f.fate == fateUnusable:
+		return job.Record{}, fmt.Errorf("%w: %w", job.ErrRecordUnusable, f)
+	case ctx.Err() != nil:
+		return job.Record{}, fmt.Errorf("%w: %w: %v", job.ErrUnavailable, ctx.Err(), f)
+	}
+	return job.Record{}, fmt.Errorf("%w: %v", job.ErrUnavailable, f)
+}
+
+// read reads one record. The failure says whether trying again may help; it matches job.ErrNotFound where the database
+// says that there is none, which a deposed primary may say as well.
+func (s *Store) read(ctx context.Context, jobID string, withBody bool) (stored, *failure) {
+	return s.readFrom(ctx, s.coll, jobID, withBody)
+}
+
+func (s *Store) readFrom(ctx context.Context, coll *mongo.Collection, jobID string, withBody bool) (stored, *failure) {
+	projection := withoutBody
+	if withBody {
+		projection = withoutDocument
+	}
+	for {
+		tracked, sent := track(ctx)
+		doc, err := coll.FindOne(tracked, filter(jobID), options.FindOne().SetProjection(projection)).Raw()
+		if errors.Is(err, mongo.ErrNoDocuments) {
+			return stored{}, &failure{fateRefused, job.ErrNotFound}
+		}
+		if err != nil {
+			f := readFailed(err, sent)
+			s.log.Warn("a read failed", "store", s.String(), "error", s.explain(f))
+			return stored{}, f
+		}
+		r, err := decode(doc, withBody)
+		if err == nil && r.JobID != jobID {
+			err = errForeignID
+		}
+		if err != nil {
+			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", jobID, "error", err)
+			return stored{}, &failure{fateUnusable, err}
+		}
+		if !withBody || r.Body.Kind != job.BodyNone || r.RequestID != "" || len(projection) == 0 {
+			return r, nil
+		}
+		projection = bson.D{} // somebody else's record: its payload is all there is
+	}
+}
+
+// errForeignID: the filter matches a document whose job_id is something else than that text, such as a list with it.
+var errForeignID = errors.New("its job_id is not a text, or a list of texts")
+
+// find reads the groups' records, without their payloads. The ids under which there is what cannot be used are in
+// unusable.
+func (s *Store) find(ctx context.Context, groups []*group) (records map[string]stored, unusable map[string]error, err error) {
+	f := filter(groups[0].jobID)
+	if len(groups) > 1 {
+		f = filterAll(groups)
+	}
+	cursor, err := s.coll.Find(ctx, f, options.Find().SetProjection(withoutBody).
+		SetLimit(int64(len(groups))).SetBatchSize(int32(len(groups)+1)))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
+	records, unusable = make(map[string]stored, len(groups)), map[string]error{}
+	for cursor.Next(ctx) {
+		r, err := decode(cursor.Current, false)
+		if err != nil {
+			return nil, nil, err
+		}
+		if r.JobID != "" {
+			records[r.JobID] = r
+			continue
+		}
+		ids, _ := cursor.Current.Lookup(fieldJobID).ArrayOK()
+		texts, _ := ids.Values()
+		for _, v := range texts {
+			unusable[textOf(v)] = errForeignID
+		}
+	}
+	return records, unusable, cursor.Err()
+}
+
+// confirm reads one record as it stands at this moment: not as a primary that was deposed, and does not know it, has it.
+// Negative answers rest on it. It does not belong to the session of a call.
+func (s *Store) confirm(ctx context.Context, jobID string, withBody bool) (stored, *failure) {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	if t := s.deployment.Load(); t.kind == standalone || s.unlinear.Load() {
+		return s.read(ctx, jobID, withBody)
+	}
+	r, f := s.readFrom(ctx, s.linear, jobID, withBody)
+	var ce mongo.CommandError
+	if errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
+		s.log.Warn("the database does not take the read concern linearizable: around a failover, a job may be called absent, "+
+			"or a lease lost, that is not", "store", s.String(), "error", s.explain(f))
+		s.unlinear.Store(true)
+		return s.read(ctx, jobID, withBody)
+	}
+	return r, f
+}
+
+// confirmMiss confirms that there is no record: one at a time for an id, and so many in a second.
+func (s *Store) confirmMiss(ctx context.Context, jobID string, withBody bool) (stored, *failure) {
+	type confirmed struct {
+		r stored
+		f *failure
+	}
+	key := fmt.Sprint(withBody, jobID)
+	answer := s.misses.DoChan(key, func() (any, error) {
+		done, err := s.enter() // it may outlast the call that began it
+		if err != nil {
+			return confirmed{f: &failure{fateUnsent, err}}, nil
+		}
+		defer done()
+		if !s.missRate.Allow() {
+			return confirmed{f: &failure{fateRetry, errors.New("too many reads of jobs that are not there")}}, nil
+		}
+		r, f := s.confirm(context.WithoutCancel(ctx), jobID, withBody)
+		return confirmed{r, f}, nil
+	})
+	select {
+	case a := <-answer:
+		c := a.Val.(confirmed)
+		return c.r, c.f
+	case <-ctx.Done():
+		return stored{}, &failure{fateRetry, ctx.Err()}
+	}
+}
+
+// linearCollection is the collection as confirm reads it.
+func linearCollection(coll *mongo.Collection) *mongo.Collection {
+	return coll.Clone(options.Collection().SetReadConcern(readconcern.Linearizable()))
+}

@@ -1,0 +1,81 @@
+package mongostore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// maxClaims bounds how often one delivery tries to claim work that others keep changing.
+const maxClaims = 5
+
+// outcome decides one delivery on the group's record, and claims the work where the decision says so. The delivery is
+// recorded already, so that no failure from here on means that nothing was written.
+func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outcome {
+	t := s.newTries(ctx)
+	for claims := 0; ; claims++ {
+		v := job.Decide(&g.record.Record, d, s.now())
+		if claims == maxClaims || !v.Claim || !s.free(&g.record.Work) {
+			if t.unknown && v.Disposition == job.Pending { // a claim may yet be applied
+				return job.Outcome{Err: t.err()}
+			}
+			return s.answer(ctx, g.record.Record, v)
+		}
+		next := g.record.Work.Claim(d.Grant(s.opts.MaxAttempts), s.now())
+		f := s.swap(ctx, &g.record, &next)
+		if f != nil {
+			if t.note(f); f.fate == fateRefused && !t.unknown {
+				return job.Outcome{Err: t.err()}
+			}
+		}
+		// Granted, lost or unknown: the record tells, and our request id in it is our own success.
+		for {
+			record, f := s.read(ctx, g.jobID, true)
+			if f == nil {
+				g.record = record
+				break
+			}
+			if !t.again(f) {
+				t.unknown = true
+				return job.Outcome{Err: t.err()}
+			}
+		}
+	}
+}
+
+// answer is the outcome of a delivery that was decided. One that is to do the work gets the body.
+func (s *Store) answer(ctx context.Context, r job.Record, v job.Verdict) job.Outcome {
+	switch {
+	case v.Disposition != job.Reclaimed:
+		r.Body = job.Body{}
+	case r.Body.Kind == job.BodyNone:
+		full, f := s.read(ctx, r.JobID, true)
+		if f != nil && !errors.Is(f, job.ErrNotFound) {
+			return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, f)}
+		}
+		r.Body = full.Body
+	}
+	return job.Answer(r, v, s.latest())
+}
+
+// errChanged: somebody else changed the work since it was read.
+var errChanged = errors.New("the work was changed meanwhile")
+
+// swap puts r's work into the state next, provided that it is still as read.
+func (s *Store) swap(ctx context.Context, r *stored, next *job.Work) *failure {
+	tracked, sent := track(ctx)
+	result, err := s.coll.UpdateOne(tracked, r.unchanged(), workChange(&r.Work, next), options.UpdateOne())
+	if err != nil {
+		f := writeFailed(err, sent)
+		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", r.JobID, "error", s.explain(f))
+		return f
+	}
+	if result.MatchedCount == 0 {
+		return &failure{fateRetry, errChanged}
+	}
+	return nil
+}

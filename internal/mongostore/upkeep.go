@@ -1,0 +1,98 @@
+package mongostore
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+const (
+	// upkeepEvery is how often due times are looked at, upkeepPart how many at a time.
+	upkeepEvery = time.Minute
+	upkeepPart  = 1000
+)
+
+// keepWork looks now and then at work that no claim would come to.
+func (s *Store) keepWork(ctx context.Context) {
+	var from time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.ready:
+		}
+		part, cancel := context.WithTimeout(ctx, prepareTimeout)
+		from = s.anchor(part, from)
+		s.countUnclaimable(part)
+		cancel()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(upkeepEvery):
+		}
+	}
+}
+
+// anchor measures the due times anew that lie further ahead than was granted, which a clock that was ahead has set: of a
+// bounded part of those that lie ahead, beginning with the furthest, and going on from where the part before ended.
+func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
+	if s.timed(ctx) != nil {
+		return from
+	}
+	now, allowance := s.now(), s.allowance()
+	ahead := bson.D{{Key: "$exists", Value: true}, {Key: "$gt", Value: now.Add(allowance)}}
+	if !from.IsZero() {
+		ahead = append(ahead, bson.E{Key: "$lte", Value: from})
+	}
+	seen := 0
+	var models []mongo.WriteModel
+	f := s.each(ctx, bson.D{{Key: inWork(workDue), Value: ahead}}, options.Find().SetProjection(withoutBody).SetLimit(upkeepPart).
+		SetSort(bson.D{{Key: inWork(workDue), Value: -1}}), func(doc bson.Raw) bool {
+		seen++
+		r, err := decode(doc, false)
+		if err != nil {
+			return true
+		}
+		end = r.Work.Due
+		if next, anchored := r.Work.Anchor(allowance, now); anchored && r.JobID != "" {
+			models = append(models, mongo.NewUpdateOneModel().SetFilter(r.unchanged()).SetUpdate(workChange(&r.Work, &next)))
+		}
+		return true
+	})
+	if f == nil && len(models) > 0 {
+		s.log.Warn("work was due further ahead than was ever granted, by a clock that was ahead; it is measured anew",
+			"store", s.String(), "jobs", len(models))
+		if _, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
+			f = &failure{fateUnknown, err} // the next round finds what is left
+		}
+	}
+	if f != nil {
+		s.log.Warn("cannot look at due times", "store", s.String(), "error", s.explain(f))
+	}
+	if seen < upkeepPart {
+		return time.Time{}
+	}
+	return end
+}
+
+// countUnclaimable counts the work that is due and can never be claimed, since its state is none of ours, or its job_id no
+// text.
+func (s *Store) countUnclaimable(ctx context.Context) {
+	now := s.now()
+	n, err := s.coll.CountDocuments(ctx, append(dueBy(now), bson.E{Key: "$nor", Value: bson.A{claimable(now)}}),
+		options.Count().SetLimit(upkeepPart))
+	if err != nil {
+		s.log.Warn("cannot count work that nobody can claim", "store", s.String(), "error", s.explain(err))
+		return
+	}
+	if before := s.unclaimable.Swap(n); before == 0 && n > 0 {
+		s.log.Warn("work is due that nobody can claim: its state is not one that this version knows, or its job_id is not a text",
+			"store", s.String(), "jobs", n)
+	}
+}
+
+// Unclaimable is how much work is due that can never be claimed, as counted last, and up to 1,000.
+func (s *Store) Unclaimable() int64 { return s.unclaimable.Load() }
