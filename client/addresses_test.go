@@ -3,10 +3,13 @@ package client_test
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/jobonce/jobonce/client"
 )
@@ -46,12 +49,74 @@ func TestAddressList(t *testing.T) {
 	})
 }
 
-func TestAddressListOptions(t *testing.T) {
-	if _, err := client.New("127.0.0.1:1,"); err == nil {
-		t.Error("a list with an empty address was taken")
+// TestImpossibleAddresses: what can never be reached is refused at once, in a sentence that says what to write.
+func TestImpossibleAddresses(t *testing.T) {
+	const notHostPort = "is not host:port; an IPv6 address stands in brackets"
+	for target, want := range map[string]string{
+		"":                            "the target is empty",
+		"http://127.0.0.1:50051":      "is a URL: write host:port",
+		"https://jobonce.example":     "is a URL: write host:port",
+		"HTTP://jobonce.example":      "is a URL: write host:port",
+		"grpc://jobonce.example:1":    `gRPC has no resolver for "grpc"`,
+		"50051":                       "is a port alone: write host:port",
+		"dns:///50051":                "is a port alone: write host:port",
+		"::1:50051":                   notHostPort,
+		"::1":                         notHostPort,
+		"2001:db8::7:50051":           notHostPort,
+		"dns:///::1:50051":            notHostPort,
+		"dns://8.8.8.8/::1:50051":     notHostPort,
+		"[::1:50051":                  notHostPort,
+		"[nonsense::]:50051":          notHostPort,
+		"jobonce.example:":            notHostPort,
+		"jobonce.example:50051/":      notHostPort,
+		"jobonce.example :50051":      notHostPort,
+		"jobonce.example:50051\n":     notHostPort,
+		"jobonce.example:0":           "has no port from 1 to 65535",
+		"jobonce.example:65536":       "has no port from 1 to 65535",
+		"jobonce.example:fifty":       "has no port from 1 to 65535",
+		"127.0.0.1:1,":                "a list with an empty address",
+		"one:50051,two":               `"two" in it is not host:port`,
+		"one:,two:50051":              `"one:" in it is not host:port`,
+		"one:50051, [::1":             `"[::1" in it is not host:port`,
+		"one:50051,::1:50051":         `"::1:50051" in it is not host:port`,
+		"one:50051,two:99999":         `"two:99999" in it has no port`,
+		"127.0.0.1:50051":             "",
+		"[::1]:50051":                 "",
+		":50051":                      "",
+		"jobonce.example":             "",
+		"jobonce.example:https":       "",
+		"dns:///jobonce.example:1":    "",
+		"dns://8.8.8.8/one.example:1": "",
+		"unix:///run/jobonce.sock":    "",
+		"passthrough:///memory":       "",
+		"one:50051, two:50051":        "",
+	} {
+		c, err := client.New(target)
+		if err == nil {
+			_ = c.Close()
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: got %v, want %q", target, err, want)
+		}
 	}
+}
+
+// TestOwnResolver: a resolver among the dial options may know what nobody else does.
+func TestOwnResolver(t *testing.T) {
+	names := manual.NewBuilderWithScheme("own")
+	names.InitialState(resolver.State{})
+	c, err := client.New("own:///anything", client.WithDialOptions(grpc.WithResolvers(names)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
+func TestPlaintextOfLists(t *testing.T) {
 	// In plaintext only when all of it is of this machine.
-	for target, fine := range map[string]bool{"127.0.0.1:1,[::1]:2": true, "127.0.0.1:1,example.com:2": false} {
+	for target, fine := range map[string]bool{
+		"127.0.0.1:1,[::1]:2": true, ":50051": true, "LOCALHOST:1": true, "127.0.0.1:1,example.com:2": false,
+	} {
 		c, err := client.New(target, client.WithInsecure(), client.WithToken("t"))
 		if (err == nil) != fine {
 			t.Errorf("a token in plaintext to %s: %v", target, err)

@@ -71,19 +71,23 @@ type Client struct {
 // The connection is in plaintext when target is of this machine (a loopback address, "localhost", a Unix socket), and
 // TLS with the system's roots otherwise; [WithTLS] and [WithInsecure] say it explicitly.
 //
-// The error names the option at fault. Call [Client.Close] when done.
+// The error names the option at fault, or says what is wrong with the target. Call [Client.Close] when done.
 func New(target string, opts ...Option) (*Client, error) {
 	o := defaultOptions()
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if err := o.validate(target); err != nil {
+	t, err := parseTarget(target, len(o.dial) > 0)
+	if err == nil {
+		err = o.validate(t)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	token := o.bearer(target)
-	dial, name := o.dialOptions(target, token), target
-	if isList(target) {
-		dial, name = append(dial, newAddressList(target).option()), listScheme+":///"
+	token := o.bearer(t)
+	dial, name := o.dialOptions(t, token), target
+	if t.list() {
+		dial, name = append(dial, addressList{t.addresses}.option()), listScheme+":///"
 	}
 	conn, err := grpc.NewClient(name, dial...)
 	if err != nil {

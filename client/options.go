@@ -5,10 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -153,19 +149,14 @@ func WithDialOptions(opts ...grpc.DialOption) Option {
 }
 
 // validate completes the options and says what about them cannot be.
-func (o *options) validate(target string) error {
+func (o *options) validate(t target) error {
 	if o.invalid != nil {
 		return o.invalid
 	}
 	if err := o.policy.complete(); err != nil {
 		return fmt.Errorf("WithRetry: %w", err)
 	}
-	if err := checkList(target); err != nil {
-		return err
-	}
 	switch {
-	case target == "":
-		return errors.New("the target is empty")
 	case o.useTLS && o.insecure:
 		return errors.New("WithTLS and WithInsecure exclude each other")
 	case o.timeout < 0:
@@ -174,18 +165,18 @@ func (o *options) validate(target string) error {
 		return fmt.Errorf("WithKeepalive: the interval %v is below %v", o.keepaliveTime, minKeepaliveTime)
 	case o.keepaliveTime != 0 && o.keepaliveTimeout <= 0:
 		return fmt.Errorf("WithKeepalive: the timeout %v is not positive", o.keepaliveTimeout)
-	case o.token != nil && o.plaintext(target) && !o.tokenMayBeSeen(target):
-		return fmt.Errorf("a token would travel in plaintext to %q: use TLS, or allow it with WithTokenOverPlaintext", target)
+	case o.token != nil && o.plaintext(t) && !o.tokenMayBeSeen(t):
+		return errors.New("a token would travel in plaintext to another machine: use TLS, or allow it with WithTokenOverPlaintext")
 	}
 	return nil
 }
 
-func (o *options) plaintext(target string) bool {
-	return o.insecure || !o.useTLS && loopback(target)
+func (o *options) plaintext(t target) bool {
+	return o.insecure || !o.useTLS && t.loopback()
 }
 
-func (o *options) tokenMayBeSeen(target string) bool {
-	return o.plaintextToken || loopback(target)
+func (o *options) tokenMayBeSeen(t target) bool {
+	return o.plaintextToken || t.loopback()
 }
 
 // shared says whether deliveries may share calls.
@@ -197,16 +188,16 @@ func (o *options) shared() bool {
 }
 
 // bearer is the credentials that send the token, nil when there is none.
-func (o *options) bearer(target string) *bearer {
+func (o *options) bearer(t target) *bearer {
 	if o.token == nil {
 		return nil
 	}
-	return &bearer{source: o.token, mayBeSeen: o.tokenMayBeSeen(target)}
+	return &bearer{source: o.token, mayBeSeen: o.tokenMayBeSeen(t)}
 }
 
-func (o *options) dialOptions(target string, token *bearer) []grpc.DialOption {
+func (o *options) dialOptions(t target, token *bearer) []grpc.DialOption {
 	transport := insecure.NewCredentials()
-	if !o.plaintext(target) {
+	if !o.plaintext(t) {
 		transport = credentials.NewTLS(o.tlsConfig)
 	}
 	opts := []grpc.DialOption{
@@ -225,29 +216,4 @@ func (o *options) dialOptions(target string, token *bearer) []grpc.DialOption {
 		opts = append(opts, grpc.WithPerRPCCredentials(token))
 	}
 	return append(opts, o.dial...)
-}
-
-// loopback says whether target can only be of this machine. In doubt it is not.
-func loopback(target string) bool {
-	if isList(target) {
-		return !slices.ContainsFunc(newAddressList(target).addresses, func(addr string) bool { return !loopback(addr) })
-	}
-	if strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
-		return true
-	}
-	for _, scheme := range []string{"dns:", "passthrough:"} {
-		if rest, ok := strings.CutPrefix(target, scheme); ok {
-			target = rest[strings.LastIndexByte(rest, '/')+1:]
-			break
-		}
-	}
-	host, _, err := net.SplitHostPort(target)
-	if err != nil {
-		host = target
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return err == nil && ip.IsLoopback()
 }
