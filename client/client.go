@@ -37,6 +37,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	_ "google.golang.org/grpc/health" // Makes gRPC heed healthCheckConfig.
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
@@ -44,8 +45,15 @@ import (
 // ErrClosed matches the error of a call that [Client.Close] ended or that was made after it.
 var ErrClosed = errors.New("client closed")
 
-// Calls are spread over all addresses that the target's name resolves to: the service keeps no state of its own.
-const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}]}`
+// serviceConfig has calls spread over all addresses that the target's name resolves to: the service keeps no state of its
+// own. Of several, those that say they do not serve are left out; one alone is called in any case, since its own answer says
+// why.
+func serviceConfig(t target) string {
+	if t.single() {
+		return `{"loadBalancingConfig":[{"round_robin":{}}]}`
+	}
+	return `{"loadBalancingConfig":[{"round_robin":{}}],"healthCheckConfig":{"serviceName":""}}`
+}
 
 // How long one address may take to accept a connection before the next is tried. gRPC's own 20 s outlasts the default
 // timeout of a call.
@@ -66,7 +74,8 @@ type Client struct {
 
 // New makes a client of the service at target, "host:port" or any other name that gRPC can resolve; with several
 // addresses behind one name, or several "host:port" with commas between them, the calls are spread over them, and go to
-// the others while one is restarted. It does not connect: that happens with the first call.
+// the others while one is restarted or says that it does not serve (gRPC's health checking, which
+// grpc.WithDisableHealthCheck among [WithDialOptions] turns off). It does not connect: that happens with the first call.
 //
 // The connection is in plaintext when target is of this machine (a loopback address, "localhost", a Unix socket), and
 // TLS with the system's roots otherwise; [WithTLS] and [WithInsecure] say it explicitly.
@@ -128,7 +137,7 @@ func (c *Client) GetJob(ctx context.Context, jobID string, view joboncev1.JobVie
 	}
 	req := &joboncev1.GetJobRequest{JobId: jobID, View: view}
 	var resp *joboncev1.GetJobResponse
-	err := c.retry(ctx, func(ctx context.Context) *Error {
+	err := c.retry(ctx, 0, func(ctx context.Context) *Error {
 		var err *Error
 		resp, err = attempt(ctx, c.service.GetJob, req)
 		if err != nil {

@@ -20,6 +20,9 @@ const (
 	// maxUnderWay is how many calls go out on their own. What comes while so many are under way goes out together, as
 	// soon as one of them is back.
 	maxUnderWay = 4
+	// maxHeld is how long a call keeps its place among them: one that takes longer goes on, but holds up no others. An
+	// instance that hangs would have all places in no time.
+	maxHeld = 200 * time.Millisecond
 	// maxTogether and maxTogetherBytes bound one batch, well under the service's limits.
 	maxTogether      = 256
 	maxTogetherBytes = 4 << 20
@@ -78,7 +81,7 @@ func (c *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryReq
 	if q.underWay < maxUnderWay {
 		q.underWay++
 		c.mu.Unlock()
-		defer c.next(q)
+		defer c.hold(q)()
 		return attempt(ctx, c.service.RecordDelivery, req)
 	}
 	// A copy: the caller may leave, and use its request again, while the batch is being sent.
@@ -116,7 +119,17 @@ func (c *coalescer) abandon(q *queue, w *waiter) *Error {
 	return e
 }
 
-// next sends what has piled up, or frees the place of a call that is back.
+// hold keeps a place that was taken until free is called, or its time is over.
+func (c *coalescer) hold(q *queue) (free func()) {
+	leave := sync.OnceFunc(func() { c.next(q) })
+	timer := time.AfterFunc(maxHeld, leave)
+	return func() {
+		timer.Stop()
+		leave()
+	}
+}
+
+// next has what has piled up take over a place, or gives it up.
 func (c *coalescer) next(q *queue) {
 	c.mu.Lock()
 	together := q.take()
@@ -127,10 +140,7 @@ func (c *coalescer) next(q *queue) {
 	}
 	c.mu.Unlock()
 	if len(together) > 0 {
-		go func() {
-			defer c.next(q)
-			c.send(q.token, together)
-		}()
+		go c.send(q, together)
 	}
 }
 
@@ -154,17 +164,20 @@ func (q *queue) take() []*waiter {
 }
 
 // send makes one call of them all, under a context of its own: it lasts as long as the most patient caller, and ends when
-// all have left. All that it has of theirs is the token.
-func (c *coalescer) send(token string, together []*waiter) {
+// all have left. All that it has of theirs is the token. It holds a place until the first of them leaves at most.
+func (c *coalescer) send(q *queue, together []*waiter) {
+	free := c.hold(q)
+	defer free()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if c.token != nil {
-		ctx = c.token.with(ctx, token)
+		ctx = c.token.with(ctx, q.token)
 	}
 	latest, bounded := time.Time{}, true
 	var left atomic.Int64
 	left.Store(int64(len(together)))
 	req := &joboncev1.BatchRecordDeliveriesRequest{Deliveries: make([]*joboncev1.RecordDeliveryRequest, len(together))}
+	stops := make([]func() bool, len(together))
 	for i, w := range together {
 		req.Deliveries[i] = w.req
 		deadline, ok := w.ctx.Deadline()
@@ -172,12 +185,12 @@ func (c *coalescer) send(token string, together []*waiter) {
 		if deadline.After(latest) {
 			latest = deadline
 		}
-		stop := context.AfterFunc(w.ctx, func() {
+		stops[i] = context.AfterFunc(w.ctx, func() {
+			free()
 			if left.Add(-1) == 0 {
 				cancel()
 			}
 		})
-		defer stop()
 	}
 	if bounded {
 		var cancelLatest context.CancelFunc
@@ -187,9 +200,17 @@ func (c *coalescer) send(token string, together []*waiter) {
 	if len(together) == 1 {
 		w := together[0]
 		w.resp, w.err = attempt(ctx, c.service.RecordDelivery, w.req)
-		close(w.done)
-		return
+	} else {
+		c.sendBatch(ctx, req, together)
 	}
+	for i, w := range together {
+		stops[i]() // Before its caller goes on and leaves its context.
+		close(w.done)
+	}
+}
+
+// sendBatch makes one call of several.
+func (c *coalescer) sendBatch(ctx context.Context, req *joboncev1.BatchRecordDeliveriesRequest, together []*waiter) {
 	resp, err := attempt(ctx, c.service.BatchRecordDeliveries, req)
 	if got := len(resp.GetResults()); err == nil && got != len(together) {
 		err = unreadable(fmt.Sprintf("%d results for %d deliveries", got, len(together)))
@@ -201,7 +222,6 @@ func (c *coalescer) send(token string, together []*waiter) {
 		} else {
 			w.resp, w.err = readResult(resp.GetResults()[i])
 		}
-		close(w.done)
 	}
 }
 

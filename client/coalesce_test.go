@@ -188,7 +188,7 @@ func TestEachOfABatchKeepsItsDeadline(t *testing.T) {
 		c := newCrowd()
 		cl, _ := start(t, c.fake())
 		c.hold(t, cl)
-		early, cancel := context.WithTimeout(t.Context(), time.Second)
+		early, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		req := &request{JobId: "early", RequestId: "mine"}
 		waited := call(early, cl, req)

@@ -95,7 +95,7 @@ func TestKeepalive(t *testing.T) {
 		}
 		begin := time.Now()
 		resp, err := c.RecordDelivery(t.Context(), &request{JobId: "j"})
-		if err != nil || !resp.GetStartWork() || calls != 2 {
+		if err != nil || !resp.GetStartWork() || calls < 2 {
 			t.Errorf("got %v, %v after %d calls", resp, err, calls)
 		}
 		if took, limit := time.Since(begin), client.DefaultKeepaliveTime+client.DefaultKeepaliveTimeout+time.Second; took > limit {

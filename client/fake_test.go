@@ -13,6 +13,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/protoadapt"
@@ -38,6 +41,9 @@ type fake struct {
 	record func(context.Context, *request) (*response, error)
 	batch  func(context.Context, *batchRequest) (*batchResponse, error)
 	get    func(context.Context, *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error)
+	// health is what the service says of itself; nil: SERVING.
+	health   *health.Server
+	noHealth bool // The service does not say.
 }
 
 func (f *fake) RecordDelivery(ctx context.Context, req *request) (*response, error) {
@@ -178,8 +184,16 @@ func start(t *testing.T, f *fake, opts ...client.Option) (*client.Client, *netwo
 func startAt(t *testing.T, target string, f *fake, opts ...client.Option) (*client.Client, *network) {
 	t.Helper()
 	lis := &network{Listener: bufconn.Listen(64 << 10)}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		MinTime: client.DefaultKeepaliveTime / 2, PermitWithoutStream: true,
+	}))
 	joboncev1.RegisterIdempotencyServiceServer(server, f)
+	if f.health == nil {
+		f.health = health.NewServer()
+	}
+	if !f.noHealth {
+		grpc_health_v1.RegisterHealthServer(server, f.health)
+	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(lis) }()
 	t.Cleanup(func() {

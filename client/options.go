@@ -202,7 +202,7 @@ func (o *options) dialOptions(t target, token *bearer) []grpc.DialOption {
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
-		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultServiceConfig(serviceConfig(t)),
 		grpc.WithDisableRetry(), // One layer retries, and it is ours: it knows the reasons.
 		grpc.WithConnectParams(connectParams(o.policy)),
 		grpc.WithUserAgent(o.userAgent),

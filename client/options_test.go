@@ -182,7 +182,7 @@ func TestTimeoutAndUserAgent(t *testing.T) {
 					agent = header(ctx, "user-agent")
 					return &response{}, nil
 				}}
-				c, _ := start(t, f, append(test.opts, client.WithUserAgent("frontend/1"))...)
+				c, _ := start(t, f, append(test.opts, client.WithUserAgent("frontend/1"), client.WithoutRetry())...)
 				ctx := t.Context()
 				if test.own > 0 {
 					var cancel context.CancelFunc

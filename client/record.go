@@ -36,7 +36,7 @@ func (c *Client) record(
 		return nil, time.Time{}, err
 	}
 	req = withRequestID(req)
-	err = c.retry(ctx, func(ctx context.Context) *Error {
+	err = c.retry(ctx, 0, func(ctx context.Context) *Error {
 		sent = time.Now()
 		var err *Error
 		if resp, err = c.recordAttempt(ctx, req); err != nil {
@@ -68,7 +68,7 @@ func (c *Client) BatchRecordDeliveries(
 ) ([]BatchResult, error) {
 	b := newBatch(reqs)
 	if len(b.pending) > 0 {
-		failure := c.retry(ctx, func(ctx context.Context) *Error { return b.attempt(ctx, c.service) })
+		failure := c.retry(ctx, 0, func(ctx context.Context) *Error { return b.attempt(ctx, c.service) })
 		if failure != nil && failure.cause != nil {
 			for _, i := range b.pending {
 				b.errs[i] = b.errs[i].because(failure.cause)

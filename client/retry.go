@@ -17,7 +17,8 @@ import (
 
 // RetryPolicy says how a call that failed is repeated. It is repeated when the service is overloaded, cannot reach its
 // store or does not know the outcome, and when the connection failed; never when the service refused it. The call's
-// deadline always bounds it: a retry that the deadline would overtake is not waited for.
+// deadline always bounds it: a retry that the deadline would overtake is not waited for. An attempt that may be followed by
+// another gets half of the time that is left, but 1 to 30 s, so that an instance which hangs does not have it all.
 type RetryPolicy struct {
 	// MaxAttempts is the number of attempts, the first included. 0: as many as the time allows.
 	MaxAttempts int
@@ -46,22 +47,33 @@ func (p *RetryPolicy) complete() error {
 	return nil
 }
 
+// An attempt that may be followed by another gets no less and no more.
+const (
+	minAttempt = time.Second
+	maxAttempt = 30 * time.Second
+)
+
 // retry makes attempts until one succeeds, one fails for good, or there is no time or no try left. It returns nil or
-// the last error that says something. The library's own loop would answer with the context's error alone, and would
-// begin anew with the shortest delay whenever the service names one.
-func (c *Client) retry(ctx context.Context, attempt func(context.Context) *Error) *Error {
-	if _, ok := ctx.Deadline(); !ok && c.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout)
-		defer cancel()
+// the last error that says something. wait is how long the service was asked to wait before it answers. The library's own
+// loop would answer with the context's error alone, and would begin anew with the shortest delay whenever the service names
+// one.
+func (c *Client) retry(ctx context.Context, wait time.Duration, attempt func(context.Context) *Error) *Error {
+	start := time.Now()
+	deadline, ok := ctx.Deadline()
+	if !ok && c.timeout > 0 {
+		deadline = start.Add(c.timeout + wait)
 	}
 	delays := backoff.ExponentialBackOff{
 		InitialInterval: c.policy.BaseDelay, MaxInterval: c.policy.MaxDelay, Multiplier: 2, RandomizationFactor: 0.5,
 	}
-	start := time.Now()
 	var last *Error
 	for n := 1; ; n++ {
-		err := attempt(ctx)
+		once, cancel := ctx, context.CancelFunc(func() {})
+		if end := attemptEnd(deadline, wait, n == c.policy.MaxAttempts); !end.IsZero() {
+			once, cancel = context.WithDeadline(ctx, end)
+		}
+		err := attempt(once)
+		cancel()
 		if err == nil {
 			return nil
 		}
@@ -69,7 +81,7 @@ func (c *Client) retry(ctx context.Context, attempt func(context.Context) *Error
 		if !err.retryable() {
 			return last
 		}
-		if cause := c.ended(ctx); cause != nil {
+		if cause := c.ended(ctx, deadline); cause != nil {
 			return last.because(cause)
 		}
 		if n == c.policy.MaxAttempts {
@@ -80,7 +92,7 @@ func (c *Client) retry(ctx context.Context, attempt func(context.Context) *Error
 		if c.policy.MaxElapsed > 0 && time.Since(start)+delay > c.policy.MaxElapsed {
 			return last
 		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= delay {
+		if !deadline.IsZero() && time.Until(deadline) <= delay {
 			return last.because(context.DeadlineExceeded)
 		}
 		if cause := c.wait(ctx, delay); cause != nil {
@@ -89,14 +101,34 @@ func (c *Client) retry(ctx context.Context, attempt func(context.Context) *Error
 	}
 }
 
+// attemptEnd is when an attempt that begins now ends at the latest; zero: never. deadline is the call's, zero when it has
+// none; the last attempt has all the time that is left.
+func attemptEnd(deadline time.Time, wait time.Duration, last bool) time.Time {
+	switch {
+	case last:
+		return deadline
+	case deadline.IsZero():
+		return time.Now().Add(wait + maxAttempt)
+	}
+	limit := (time.Until(deadline) - wait) / 2
+	end := time.Now().Add(wait + min(max(minAttempt, limit), maxAttempt))
+	if end.After(deadline) {
+		return deadline
+	}
+	return end
+}
+
 // ended says why there is no point in another attempt, if there is none.
-func (c *Client) ended(ctx context.Context) error {
+func (c *Client) ended(ctx context.Context, deadline time.Time) error {
 	select {
 	case <-c.done:
 		return ErrClosed
 	default:
-		return ctx.Err()
 	}
+	if ctx.Err() == nil && !deadline.IsZero() && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // wait returns nil after d, and sooner when the call is over.
@@ -116,9 +148,10 @@ func (c *Client) wait(ctx context.Context, d time.Duration) error {
 // call makes attempts of one call until one is answered; see retry. sent is when that attempt began, on the monotonic
 // clock: a duration in the answer counts from then on at the latest.
 func call[Req, Resp any](
-	ctx context.Context, c *Client, rpc func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req, requestID string,
+	ctx context.Context, c *Client, rpc func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
+	requestID string, wait time.Duration,
 ) (resp Resp, sent time.Time, err *Error) {
-	err = c.retry(ctx, func(ctx context.Context) *Error {
+	err = c.retry(ctx, wait, func(ctx context.Context) *Error {
 		sent = time.Now()
 		var err *Error
 		resp, err = attempt(ctx, rpc, req)

@@ -115,6 +115,14 @@ func (t target) loopback() bool {
 	})
 }
 
+// single says whether the target can only be one service. In doubt it is not.
+func (t target) single() bool {
+	if t.unix() || t.scheme == "passthrough" {
+		return true
+	}
+	return len(t.addresses) == 1 && (hostOf(t.addresses[0]) == "localhost" || isIP(hostOf(t.addresses[0])))
+}
+
 // hostOf is an address without its port. No host means this machine, as in [net.Dial].
 func hostOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)

@@ -44,12 +44,7 @@ func (c *Client) claimWork(
 		req = proto.CloneOf(req)
 		req.RequestId = rand.Text()
 	}
-	if _, ok := ctx.Deadline(); !ok && c.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout+max(0, req.GetWait().AsDuration()))
-		defer cancel()
-	}
-	resp, sent, err = call(ctx, c, c.work.ClaimWork, req, req.GetRequestId())
+	resp, sent, err = call(ctx, c, c.work.ClaimWork, req, req.GetRequestId(), max(0, req.GetWait().AsDuration()))
 	if got, asked := len(resp.GetJobs()), max(1, int(req.GetMaxJobs())); err == nil && got > asked {
 		return nil, sent, unreadable(fmt.Sprintf("%d jobs where %d were asked for", got, asked))
 	}
@@ -73,7 +68,7 @@ func (c *Client) renewLease(
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken()); err != nil {
 		return nil, sent, err
 	}
-	resp, sent, err := call(ctx, c, c.work.RenewLease, req, "")
+	resp, sent, err := call(ctx, c, c.work.RenewLease, req, "", 0)
 	return resp.GetLease(), sent, err
 }
 
@@ -83,7 +78,7 @@ func (c *Client) CompleteWork(ctx context.Context, req *joboncev1.CompleteWorkRe
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "result", req.GetResult()); err != nil {
 		return err
 	}
-	if _, _, err := call(ctx, c, c.work.CompleteWork, req, ""); err != nil {
+	if _, _, err := call(ctx, c, c.work.CompleteWork, req, "", 0); err != nil {
 		return err
 	}
 	return nil
@@ -95,7 +90,7 @@ func (c *Client) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequ
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "error", req.GetError()); err != nil {
 		return err
 	}
-	if _, _, err := call(ctx, c, c.work.ReleaseWork, req, ""); err != nil {
+	if _, _, err := call(ctx, c, c.work.ReleaseWork, req, "", 0); err != nil {
 		return err
 	}
 	return nil
