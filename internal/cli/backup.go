@@ -17,7 +17,8 @@ func newBackup() *cobra.Command {
 		Short: "Copy the embedded store into a file, also while it is served",
 		Long: `Copies the embedded store into a new file, as it is at the beginning. The service may be running, and goes on meanwhile.
 The file appears when it is complete and on the disk; an existing one is not overwritten. The data directory must be
-writable for whoever calls this: SQLite needs files of its own there.
+writable for whoever calls this: SQLite needs files of its own there. The backup of a file that an older version of JobOnce
+wrote is a file of that version.
 
 To restore it, stop the service, put the file into a new directory under the name jobonce.db, and serve that directory. A
 delivery that was recorded after the backup is then unknown, and its next repetition is a first one.`,

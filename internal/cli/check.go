@@ -18,6 +18,8 @@ func newCheck() *cobra.Command {
 one that JobOnce wrote, payloads against their SHA-256 included. It changes nothing in it. The service may be
 running meanwhile; what is checked is the state at the beginning.
 
+A file that an older version of JobOnce wrote is checked as it is. It is upgraded when it is served, and not before.
+
 The directory of the file must be writable for whoever calls this: SQLite needs files of its own beside it, and may leave
 them there, as jobonce.db-wal and jobonce.db-shm.
 
@@ -68,6 +70,10 @@ func printVerification(cmd *cobra.Command, file string, v sqlitestore.Verificati
 	if n := len(v.Findings) + v.Omitted; n > 0 {
 		return fmt.Errorf("%s: %d findings; restore a backup, or keep a copy of the file before anything is tried", file, n)
 	}
-	_, err := fmt.Fprintf(out, "%s: %d jobs, all in order\n", printable(file), v.Jobs)
+	old := ""
+	if v.Old {
+		old = "; an older version of JobOnce wrote it, and serve upgrades it"
+	}
+	_, err := fmt.Fprintf(out, "%s: %d jobs, all in order%s\n", printable(file), v.Jobs, old)
 	return err
 }

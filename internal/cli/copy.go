@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -71,10 +71,10 @@ after an earlier copy.
 func copyStore(cmd *cobra.Command, store *storeConfig, wait time.Duration) (err error) {
 	ctx := cmd.Context()
 	logger := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if _, err := os.Stat(sqlitestore.File(store.dataDir)); err != nil { // opening would make one
+	from, err := sqlitestore.OpenReader(ctx, store.dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w; is --data-dir right?", err)
 	}
-	from, err := sqlitestore.Open(ctx, store.dataDir, sqlitestore.Options{Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func awaitReady(ctx context.Context, store *mongostore.Store, wait time.Duration
 }
 
 // copyAll returns what was copied until it was done or failed.
-func copyAll(ctx context.Context, from *sqlitestore.Store, into *mongostore.Store, progress sqlitestore.Progress) (mongostore.Copied, error) {
+func copyAll(ctx context.Context, from *sqlitestore.Reader, into *mongostore.Store, progress sqlitestore.Progress) (mongostore.Copied, error) {
 	var sum mongostore.Copied
 	total, err := from.Count(ctx)
 	if err != nil {

@@ -37,9 +37,10 @@ type Grant struct {
 	MaxAttempts int
 }
 
-// Free tells whether the work may be claimed: it is queued and due, or its lease has lapsed.
+// Free tells whether the work may be claimed: it is queued and due, or its lease has lapsed. Work without a due time, which
+// we never write, is not free.
 func (w *Work) Free(now time.Time) bool {
-	return (w.State == StateQueued || w.State == StateLeased) && !now.Before(w.Due)
+	return (w.State == StateQueued || w.State == StateLeased) && !w.Due.IsZero() && !now.Before(w.Due)
 }
 
 // Claim returns the work under a new lease, or dead when its attempts are used up. The work must be free.

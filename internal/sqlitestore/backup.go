@@ -24,10 +24,10 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (err error
 	if _, err := os.Stat(s.path); err != nil {
 		return err
 	}
-	switch fresh, err := s.inspect(ctx); {
+	switch state, err := s.inspect(ctx); {
 	case err != nil:
 		return fmt.Errorf("%s: %w", s.path, err)
-	case fresh:
+	case state.fresh:
 		return fmt.Errorf("%s: %w: it is empty", s.path, ErrForeign)
 	}
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {

@@ -68,7 +68,7 @@ func (d *disk) apply(t *testing.T, e syscallEvent) {
 		d.flush(t, e)
 	case "pwrite64", "ftruncate":
 		d.write(t, e)
-	case "rename", "renameat", "renameat2", "unlinkat":
+	case "rename", "renameat", "renameat2", "link":
 		if e.end && e.ret == 0 && strings.Contains(string(e.text(t, 1)), d.root) {
 			t.Fatalf("%s was not used when this test was written", e.name)
 		}
@@ -89,6 +89,10 @@ func (d *disk) apply(t *testing.T, e syscallEvent) {
 		delete(d.open, e.fd(t, 0))
 	case "unlink":
 		d.make(string(e.text(t, 0)), nil)
+	case "unlinkat":
+		d.make(string(e.text(t, 1)), nil)
+	case "linkat":
+		d.make(string(e.text(t, 3)), d.inode[string(e.text(t, 1))])
 	}
 }
 

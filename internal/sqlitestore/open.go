@@ -5,7 +5,6 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,10 +24,6 @@ const (
 	fileName = "jobonce.db"
 	lockName = "lock"
 
-	// applicationID marks the file as ours ("JOB1"), schemaVersion says which tables it has.
-	applicationID = 0x4A4F4231
-	schemaVersion = 1
-
 	// checkpoint lets the write-ahead log grow to 32 MiB before it is emptied into the file: a page that is written again
 	// and again goes there once, and the writer is held up less often.
 	checkpoint = "wal_autocheckpoint(8000)"
@@ -36,9 +31,6 @@ const (
 	// readers bounds the connections that read beside the writer.
 	readers = 4
 )
-
-//go:embed schema.sql
-var schema string
 
 // Errors that say why a data directory cannot be opened. They are wrapped with the path and what to do.
 var (
@@ -81,6 +73,20 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: File(dir),
+		leftAlone: make(map[string]bool)}
+	if err := s.open(ctx, opts.pragmas); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
+	}
+	return s, nil
+}
+
+// lockDir takes the directory for this process.
+func lockDir(dir string) (*flock.Flock, error) {
 	lock := flock.New(filepath.Join(dir, lockName), flock.SetPermissions(0o600))
 	locked, err := lock.TryLock()
 	if err != nil {
@@ -89,11 +95,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	if !locked {
 		return nil, fmt.Errorf("%w: another process serves %s; stop it, or choose another --data-dir", ErrInUse, dir)
 	}
-	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: File(dir)}
-	if err := s.open(ctx, opts.pragmas); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
-	}
-	return s, nil
+	return lock, nil
 }
 
 // makeDir makes dir, and what is missing above it, and sees to it that all of that survives a power cut: a new directory's
@@ -121,7 +123,7 @@ func makeDir(dir string) error {
 }
 
 func (s *Store) open(ctx context.Context, pragmas []string) error {
-	fresh, err := s.inspect(ctx)
+	found, err := s.inspect(ctx)
 	interrupted := errors.Is(err, errInterrupted)
 	if err != nil && !interrupted {
 		return err
@@ -138,14 +140,18 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 		if err := s.takeBack(ctx); err != nil {
 			return err
 		}
-		if fresh, err = s.inspect(ctx); err != nil {
+		if found, err = s.inspect(ctx); err != nil {
 			return err
 		}
 	}
-	if fresh {
-		if err := s.create(ctx); err != nil {
-			return err
-		}
+	switch {
+	case found.fresh:
+		err = s.create(ctx)
+	case found.schema < schemaVersion:
+		err = s.upgrade(ctx, found.schema)
+	}
+	if err != nil {
+		return err
 	}
 	// FULL makes every commit wait for the disk. The page cache stays at SQLite's default of 2 MB a connection: the
 	// operating system's cache does as well, and the process stays small. A backup is not in WAL mode until it is served.
@@ -161,43 +167,52 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	return s.prepare(ctx, pragmas)
 }
 
-// inspect looks at the file without writing to it, and tells whether it has yet to be made.
-func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
+// fileState is what a file turned out to be.
+type fileState struct {
+	// fresh: the file has yet to be made.
+	fresh  bool
+	schema int
+}
+
+// inspect looks at the file without writing to it.
+func (s *Store) inspect(ctx context.Context) (f fileState, err error) {
 	info, err := os.Stat(s.path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-		return true, nil
+		return fileState{fresh: true}, nil
 	}
 	if err != nil {
-		return false, err
+		return f, err
 	}
 	if !info.Mode().IsRegular() {
-		return false, fmt.Errorf("%w: not a regular file", ErrForeign)
+		return f, fmt.Errorf("%w: not a regular file", ErrForeign)
 	}
 	db, err := openDB(s.path, "ro")
 	if err != nil {
-		return false, err
+		return f, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	var app, version, tables int
+	var app, tables int
 	for _, q := range []struct {
 		query string
 		into  *int
 	}{
 		{"SELECT count(*) FROM sqlite_schema", &tables},
 		{"PRAGMA application_id", &app},
-		{"PRAGMA user_version", &version},
+		{"PRAGMA user_version", &f.schema},
 	} {
 		if err := db.QueryRowContext(ctx, q.query).Scan(q.into); err != nil {
-			return false, describe(err)
+			return f, describe(err)
 		}
 	}
 	switch {
 	case tables == 0 && (app == 0 || app == applicationID):
-		return true, nil // a first start that did not get as far as the tables
+		return fileState{fresh: true}, nil // a first start that did not get as far as the tables
 	case app != applicationID:
-		return false, fmt.Errorf("%w; choose another --data-dir", ErrForeign)
-	case version > schemaVersion:
-		return false, fmt.Errorf("%w (schema %d, this one knows %d); use that version", ErrNewer, version, schemaVersion)
+		return f, fmt.Errorf("%w; choose another --data-dir", ErrForeign)
+	case f.schema > schemaVersion:
+		return f, fmt.Errorf("%w (schema %d, this one knows %d); use that version", ErrNewer, f.schema, schemaVersion)
+	case f.schema < 1:
+		return f, fmt.Errorf("%w: it has no schema; restore a backup", ErrDamaged)
 	}
 	// The newest entry of every tree: a file that was cut short lacks them. Reading all of it is not for start-up.
 	var newest sql.NullString
@@ -205,21 +220,9 @@ func (s *Store) inspect(ctx context.Context) (fresh bool, err error) {
 		Scan(&newest)
 	var se *sqlite.Error
 	if errors.As(err, &se) && se.Code() == sqlite3.SQLITE_ERROR { // no such table
-		return false, fmt.Errorf("%w; restore a backup: %v", ErrDamaged, err)
+		return f, fmt.Errorf("%w; restore a backup: %v", ErrDamaged, err)
 	}
-	return false, describe(err)
-}
-
-// create makes the tables, all or none.
-func (s *Store) create(ctx context.Context) (err error) {
-	db, err := openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	_, err = db.ExecContext(ctx, fmt.Sprintf("BEGIN IMMEDIATE; %s; PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
-		schema, applicationID, schemaVersion))
-	return describe(err)
+	return f, describe(err)
 }
 
 func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {

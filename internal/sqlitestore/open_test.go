@@ -215,3 +215,15 @@ func names(dir string, entries []os.DirEntry) []string {
 	}
 	return out
 }
+
+func queryText(t *testing.T, path, query string) (text string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.QueryRow(query).Scan(&text), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

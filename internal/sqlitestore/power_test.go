@@ -1,6 +1,7 @@
 package sqlitestore_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,6 +22,7 @@ type recorded struct {
 	root   string
 	dir    string // the data directory's path below root
 	backup []byte // what the database held before, if it was there
+	old    bool   // and it is of an older schema
 	events []syscallEvent
 }
 
@@ -91,7 +93,11 @@ func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n 
 		}
 		dir := filepath.Join(t.TempDir(), fmt.Sprint("cut ", i))
 		d.cut(t, dir, random, kept[random.IntN(len(kept))])
-		for _, f := range l.check(t.Context(), filepath.Join(dir, r.dir)) {
+		found := l.check(t.Context(), filepath.Join(dir, r.dir))
+		if r.old {
+			found = append(found, wantCopy(t.Context(), dir)...)
+		}
+		for _, f := range found {
 			findings = append(findings, fmt.Sprintf("cut before event %d of %d: %s", at, len(r.events), f))
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -104,6 +110,20 @@ func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n 
 	return findings, l.answers["ok"]
 }
 
+// wantCopy wants a sound copy of the older file that was in dir: the store was opened since. A cut may have left another.
+func wantCopy(ctx context.Context, dir string) (findings []string) {
+	kept := copies(dir)
+	if len(kept) == 0 {
+		findings = append(findings, "the older file was upgraded, and there is no copy of it")
+	}
+	for _, file := range kept {
+		if v, err := sqlitestore.Verify(ctx, file, func(int64, int64) {}); err != nil || !v.Old || len(v.Findings) > 0 || v.Jobs != 20 {
+			findings = append(findings, fmt.Sprintf("the copy of the older file: %+v, %v", v, err))
+		}
+	}
+	return findings
+}
+
 // TestPowerCut cuts the power at random moments: everything that was acknowledged is there, and the file is sound.
 func TestPowerCut(t *testing.T) {
 	seed := seeded(t)
@@ -111,10 +131,16 @@ func TestPowerCut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		backup []byte
+		old    bool
 		said   string
-	}{{"a new directory", nil, ""}, {"a restored backup", backup, said}} {
+	}{
+		{"a new directory", nil, false, ""},
+		{"a restored backup", backup, false, said},
+		{"a file of schema 1", oldFile(t), true, said},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := recordWriter(t, seed, c.backup)
+			r.old = c.old
 			checkpoints, flushes := 0, 0
 			for _, e := range r.events {
 				if e.end && e.name == "fsync" && strings.Contains(e.args[0], hexOf("-wal>")) {
@@ -177,6 +203,29 @@ func backupFile(t *testing.T) (data []byte, said string) {
 		t.Fatal(err)
 	}
 	return data, said + strings.ReplaceAll(said, "try", "ok")
+}
+
+// oldFile is a file of schema 1 with the jobs of backupFile in it.
+func oldFile(t *testing.T) []byte {
+	t.Helper()
+	path := sqlitestore.File(copyDir(t, "testdata/v1/closed"))
+	execSQL(t, path, "DELETE FROM jobs; DELETE FROM large_bodies")
+	for i := range 20 {
+		d, err := writerInput(fmt.Sprint("job-", i)).Delivery(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		execSQL(t, path, fmt.Sprintf(`INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen, last_seen,
+			deliveries, body_kind, work_mode, work_state, work_due, text)
+			VALUES ('%s', '', '', x'%x', '', '', 1, 1, 1, 1, '%s', '%s', %s, '%s')`, d.JobID, d.Fingerprint, d.Mode,
+			map[job.WorkMode]string{job.ModeLeased: "queued", job.ModeUntracked: "untracked"}[d.Mode],
+			map[job.WorkMode]string{job.ModeLeased: "1", job.ModeUntracked: "NULL"}[d.Mode], d.Body.Data))
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // TestPowerCutWithoutLoss: nothing is wrong when everything written reaches the disk, flushed or not. So what other cuts

@@ -2,29 +2,57 @@ package sqlitestore
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// Record implements [job.Store] with one transaction. It fails as a whole or not at all: what SQLite can refuse here (a
-// full disk, an I/O error) is never the fault of one delivery.
+// Record implements [job.Store] with one transaction. A full disk or an I/O error fails it as a whole. A refusal that is
+// about one job is that job's alone: the transaction is then made once more, with a way back to before each delivery.
 func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
 	out := make([]job.Outcome, len(deliveries))
-	err := s.update(ctx, func(now time.Time) error {
-		for i := range deliveries {
-			if err := s.recordOne(&deliveries[i], now, &out[i]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	err := s.record(ctx, deliveries, out, s.recordOne)
+	if errors.Is(err, job.ErrRecordUnusable) && len(deliveries) > 1 {
+		err = s.record(ctx, deliveries, out, s.recordApart)
+	}
 	if err != nil {
 		for i := range out {
 			out[i] = job.Outcome{Err: err}
 		}
 	}
 	return out
+}
+
+// recordFunc writes one delivery within a transaction.
+type recordFunc func(d *job.Delivery, now time.Time, out *job.Outcome) error
+
+func (s *Store) record(ctx context.Context, deliveries []job.Delivery, out []job.Outcome, one recordFunc) error {
+	return s.update(ctx, func(now time.Time) error {
+		for i := range deliveries {
+			if err := one(&deliveries[i], now, &out[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// recordApart is recordOne, but a refusal that is about the job is its outcome, and leaves nothing behind.
+func (s *Store) recordApart(d *job.Delivery, now time.Time, out *job.Outcome) error {
+	if _, err := s.write.mark.Exec(); err != nil {
+		return err
+	}
+	err := s.recordOne(d, now, out)
+	if errors.Is(err, job.ErrRecordUnusable) {
+		*out = job.Outcome{Err: err}
+		_, err = s.write.backToMark.Exec()
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.write.dropMark.Exec()
+	return err
 }
 
 // smallBody is how long a body may be, in bytes, to stand in the job's own row: such a row fits on a page of the file with
@@ -46,16 +74,16 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	}
 	r := row{Record: fresh, kind: fresh.Body.Kind}
 	if err := s.write.upsert.QueryRow(args...).Scan(&r.id, &r.Deliveries); err != nil {
-		return err
+		return ofJob(d.JobID, err)
 	}
 	if r.Deliveries > 1 {
 		var err error
 		if r, err = scanRecord(s.write.byID.QueryRow(d.JobID), false); err != nil {
-			return err
+			return ofJob(d.JobID, err)
 		}
 	} else if large {
 		if _, err := s.write.addBody.Exec(r.id, text, bytes); err != nil {
-			return err
+			return ofJob(d.JobID, err)
 		}
 	}
 	r.Body = job.Body{}
@@ -74,7 +102,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	}
 	if c := v.Conflict; c != nil {
 		if _, err := s.write.addConflict.Exec(int64(c.Kind), c.Event, c.Status, c.Time.UnixMilli(), r.id); err != nil {
-			return err
+			return ofJob(d.JobID, err)
 		}
 		r.Conflicts++
 		r.LastConflict = c

@@ -3,11 +3,7 @@ package sqlitestore
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
-
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -29,12 +25,12 @@ func workColumns(w *job.Work) []any {
 	if w.RequestID != "" {
 		fingerprint = []byte(w.RequestFingerprint)
 	}
-	var due any
+	var due, granted any
 	if !w.Due.IsZero() {
-		due = w.Due.UnixMilli()
+		due, granted = w.Due.UnixMilli(), w.Granted.Milliseconds()
 	}
-	return []any{w.State.String(), due, orNull(w.Token), w.Generation, int64(w.Attempts), orNull(w.RequestID), fingerprint,
-		orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
+	return []any{w.State.String(), due, granted, orNull(w.Token), w.Generation, int64(w.Attempts), int64(w.Lapses),
+		orNull(w.RequestID), fingerprint, orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
 }
 
 func orNull(s string) any {
@@ -59,7 +55,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	var (
 		fingerprint, workFingerprint, bytes       []byte
 		first, last                               int64
-		dropped, due, conflictTime                sql.NullInt64
+		dropped, due, granted, conflictTime       sql.NullInt64
 		conflictKind                              sql.Null[uint8]
 		conflictEvent, conflictStatus, text       sql.NullString
 		state, mode                               string
@@ -68,8 +64,8 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	into := []any{
 		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &first, &last, &r.Deliveries,
 		&r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
-		&state, &mode, &due, &token, &r.Work.Generation, &r.Work.Attempts, &requestID, &workFingerprint, &claimID,
-		&result, &reason,
+		&state, &mode, &due, &granted, &token, &r.Work.Generation, &r.Work.Attempts, &r.Work.Lapses,
+		&requestID, &workFingerprint, &claimID, &result, &reason,
 	}
 	if withBody {
 		into = append(into, &text, &bytes)
@@ -90,6 +86,9 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	if due.Valid {
 		r.Work.Due, r.Work.Granted = fromMillis(due.Int64), job.MaxLease
 	}
+	if granted.Valid {
+		r.Work.Granted = time.Duration(granted.Int64) * time.Millisecond
+	}
 	r.Work.Token, r.Work.RequestID, r.Work.ClaimID = token.String, requestID.String, claimID.String
 	r.Work.RequestFingerprint = string(workFingerprint)
 	r.Work.Result, r.Work.Error = result.String, reason.String
@@ -109,29 +108,12 @@ func (r *row) setBody(text sql.NullString, bytes []byte) {
 	}
 }
 
-func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
-
-// describe says in our own terms what SQLite finds wrong with a file that is being opened.
-func describe(err error) error {
-	var se *sqlite.Error
-	if !errors.As(err, &se) {
-		return err
+// lostBody is an error when the row must have a body and has none: work on it would be done on nothing.
+func (r *row) lostBody() error {
+	if r.Fingerprint != "" && r.Body.Data == "" && r.PayloadDropped.IsZero() {
+		return &unusable{r.JobID, errors.New("its body is missing")}
 	}
-	switch se.Code() {
-	case sqlite3.SQLITE_READONLY_ROLLBACK:
-		return errInterrupted
-	case sqlite3.SQLITE_IOERR_SHMSIZE:
-		return fmt.Errorf("the disk is full, or fails: %v", err)
-	}
-	switch se.Code() & 0xff { // the primary code
-	case sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w (it is no SQLite file, or its header is damaged); choose another --data-dir, or restore a backup", ErrForeign)
-	case sqlite3.SQLITE_CORRUPT:
-		return fmt.Errorf("%w; restore a backup, or move the file away to begin anew: %v", ErrDamaged, err)
-	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-		return fmt.Errorf("cannot be written; check its owner and permissions: %v", err)
-	case sqlite3.SQLITE_FULL:
-		return fmt.Errorf("the disk is full: %v", err)
-	}
-	return err
+	return nil
 }
+
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

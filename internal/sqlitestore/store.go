@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -39,6 +38,9 @@ type Store struct {
 	// SQLite, and the write-ahead log is then not emptied into the file.
 	prepared []*sql.Stmt
 
+	// leftAlone are the jobs that claims pass over; only the writer uses it.
+	leftAlone map[string]bool
+
 	// broken is why the store is out of service; nil while it serves.
 	broken atomic.Pointer[error]
 }
@@ -46,19 +48,21 @@ type Store struct {
 // statements are the writer's prepared statements.
 type statements struct {
 	begin, commit, rollback, probe         *sql.Stmt
+	mark, backToMark, dropMark             *sql.Stmt
 	upsert, addBody, addConflict           *sql.Stmt
 	byID, body, saveWork, due, ofClaimCall *sql.Stmt
 }
 
 const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, first_seen, last_seen, deliveries,
 	body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time,
-	work_state, work_mode, work_due, work_token, work_generation, work_attempts, work_request_id, work_fingerprint,
-	work_claim_id, work_result, work_error`
+	work_state, work_mode, work_due, work_granted, work_token, work_generation, work_attempts, work_lapses,
+	work_request_id, work_fingerprint, work_claim_id, work_result, work_error`
 
 const (
 	byIDQuery = "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"
-	dueQuery  = "SELECT " + recordColumns + ` FROM jobs WHERE work_due <= ?1
-		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due LIMIT ?3`
+	// dueQuery names the states that can be claimed, as the index does.
+	dueQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
+		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
 	ofClaimCallQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
 		AND work_due > ?2 ORDER BY work_due`
 )
@@ -82,19 +86,22 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.commit, "COMMIT"},
 		{s.writer, &s.write.rollback, "ROLLBACK"},
 		{s.writer, &s.write.probe, "BEGIN DEFERRED"},
+		{s.writer, &s.write.mark, "SAVEPOINT delivery"},
+		{s.writer, &s.write.backToMark, "ROLLBACK TO delivery"},
+		{s.writer, &s.write.dropMark, "RELEASE delivery"},
 		{s.writer, &s.write.upsert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
-				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_token, work_generation, work_attempts,
-				work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_granted, work_token, work_generation,
+				work_attempts, work_lapses, work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (job_id) DO UPDATE SET deliveries = deliveries + 1, last_seen = max(last_seen, excluded.last_seen)
 			RETURNING id, deliveries`},
-		{s.writer, &s.write.addBody, "INSERT INTO large_bodies (id, text, bytes) VALUES (?, ?, ?)"},
+		{s.writer, &s.write.addBody, "INSERT OR REPLACE INTO large_bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
 		{s.writer, &s.write.byID, byIDQuery},
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
-		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_token = ?, work_generation = ?,
-			work_attempts = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
+		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_granted = ?, work_token = ?,
+			work_generation = ?, work_attempts = ?, work_lapses = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
 			WHERE id = ?`},
 		{s.writer, &s.write.due, dueQuery},
 		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
@@ -136,14 +143,25 @@ func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
-	return s.transact(func() error { return f(s.now()) })
+	return s.twice(func() error { return s.transact(func() error { return f(s.now()) }) })
+}
+
+// twice calls f again when it finds the file damaged: a disk that cannot be read for a moment looks the same to SQLite. When
+// it still is, the store serves no more. What is decided on a damaged file would be a guess.
+func (s *Store) twice(f func() error) error {
+	err := f()
+	if errors.Is(err, ErrDamaged) {
+		if err = f(); errors.Is(err, ErrDamaged) {
+			s.breakDown(err)
+		}
+	}
+	return err
 }
 
 // transact runs f between BEGIN and COMMIT. When f fails nothing is written.
 func (s *Store) transact(f func() error) error {
 	if _, err := s.write.begin.Exec(); err != nil {
-		s.log.Error("embedded store: cannot begin a transaction", "file", s.path, "error", err)
-		return fmt.Errorf("%w: begin: %v", job.ErrUnavailable, err)
+		return s.failed("begin", err)
 	}
 	panicked := true // leaves the transaction open, in which nothing more can be done
 	defer func() {
@@ -154,22 +172,31 @@ func (s *Store) transact(f func() error) error {
 	err := f()
 	panicked = false
 	if err != nil {
-		answer := errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrLeaseLost)
-		if !answer {
-			s.log.Error("embedded store: a write failed and was taken back", "file", s.path, "error", err)
-		}
 		if rerr := s.rollBack(); rerr != nil {
 			s.breakDown(fmt.Errorf("roll back: %w, after: %w", rerr, err))
 		}
-		if answer {
+		if answer(err) {
 			return err
 		}
-		return fmt.Errorf("%w: %v", job.ErrUnavailable, err)
+		return s.failed("write", err)
 	}
 	if _, err := s.write.commit.Exec(); err != nil {
 		return s.commitFailed(err)
 	}
 	return nil
+}
+
+// failed says of an error after which nothing is written what the caller is to know: an outage passes, anything else is a
+// fault of ours, or of the file.
+func (s *Store) failed(what string, err error) error {
+	s.log.Error("embedded store: a transaction failed and was taken back", "file", s.path, "at", what, "error", err)
+	switch {
+	case damage(err):
+		return fmt.Errorf("%w: %w, or cannot be read; check it, and restore a backup: %v", job.ErrUnavailable, ErrDamaged, err)
+	case outage(err):
+		return fmt.Errorf("%w: %s: %v", job.ErrUnavailable, what, err)
+	}
+	return fmt.Errorf("embedded store: %s: %w", what, err)
 }
 
 // rollBack takes the transaction back. After a full disk or an I/O error SQLite may have done so by itself: ROLLBACK then
@@ -191,11 +218,11 @@ func (s *Store) rollBack() error {
 // could report success for pages that this one lost: the store serves no more. A full disk is the exception. It refuses a
 // write to the write-ahead log, and all of those come before the flush; without the last one, which marks the commit, none
 // of them counts. SQLite says so of refused writes alone: a flush that fails for want of space is an I/O error.
+//
+// A constraint that is checked at the end, which somebody has added to the file, is refused before anything is written.
 func (s *Store) commitFailed(err error) error {
-	var se *sqlite.Error
-	if errors.As(err, &se) && se.Code()&0xff == sqlite3.SQLITE_FULL && s.rollBack() == nil {
-		s.log.Error("embedded store: the disk is full; a write was taken back", "file", s.path, "error", err)
-		return fmt.Errorf("%w: commit: %v", job.ErrUnavailable, err)
+	if c := code(err); (c == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_CONSTRAINT) && s.rollBack() == nil {
+		return s.failed("commit", err)
 	}
 	s.breakDown(fmt.Errorf("commit: %w", err))
 	return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
@@ -218,25 +245,47 @@ func (s *Store) usable() error {
 }
 
 // Get implements [job.Store].
-func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
-	if err := s.Check(ctx); err != nil {
+func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (r job.Record, err error) {
+	if err := s.usable(); err != nil {
 		return job.Record{}, err
 	}
+	err = s.twice(func() error {
+		r, err = s.get(ctx, jobID, withBody)
+		return err
+	})
+	return r, err
+}
+
+func (s *Store) get(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
 	stmt := s.read.basic
 	if withBody {
 		stmt = s.read.full
 	}
 	r, err := scanRecord(stmt.QueryRowContext(ctx, jobID), withBody)
+	if err == nil && withBody {
+		err = r.lostBody()
+	}
+	err = ofJob(jobID, err)
 	switch {
 	case err == nil:
 		return r.Record, nil
 	case errors.Is(err, sql.ErrNoRows):
 		return job.Record{}, job.ErrNotFound
+	case errors.Is(err, job.ErrRecordUnusable):
+		return job.Record{}, err
 	case ctx.Err() != nil:
 		return job.Record{}, fmt.Errorf("%w: %w", job.ErrUnavailable, ctx.Err())
 	}
-	s.log.Error("embedded store: a read failed", "file", s.path, "error", err)
-	return job.Record{}, fmt.Errorf("%w: %v", job.ErrUnavailable, err)
+	return job.Record{}, s.failed("read", err)
+}
+
+// CountTo is how many jobs there are, and limit when there are more: it takes little time however many there are.
+func (s *Store) CountTo(ctx context.Context, limit int64) (n int64, err error) {
+	if err := s.usable(); err != nil {
+		return 0, err
+	}
+	err = s.readerDB.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM jobs LIMIT ?)", limit).Scan(&n)
+	return n, describe(err)
 }
 
 // Check implements [job.Store].

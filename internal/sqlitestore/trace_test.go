@@ -13,7 +13,7 @@ import (
 
 // tracedCalls are the calls that change what is on disk, and those that say which file a descriptor is. pwritev and the
 // like are not used by SQLite; were that to change, parseTrace's caller would miss acknowledged deliveries.
-const tracedCalls = "mkdir,mkdirat,open,openat,close,pwrite64,write,fsync,fdatasync,ftruncate,unlink,unlinkat,rename,renameat,renameat2"
+const tracedCalls = "mkdir,mkdirat,open,openat,close,pwrite64,write,fsync,fdatasync,ftruncate,link,linkat,unlink,unlinkat,rename,renameat,renameat2"
 
 // syscallEvent is the beginning or the end of a system call. One that took its time has other events in between.
 type syscallEvent struct {

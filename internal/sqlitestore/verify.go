@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -21,6 +22,8 @@ type Progress func(done, total int64)
 // Verification is what came of looking at a whole file.
 type Verification struct {
 	Jobs int64
+	// Old: an older version wrote the file. It can be checked and backed up as it is; serving it upgrades it.
+	Old bool
 	// Findings says what is wrong, at most 100 of it; none means that the file is sound. Omitted counts the others.
 	Findings []string
 	Omitted  int
@@ -43,14 +46,15 @@ func File(dir string) string { return filepath.Join(dir, fileName) }
 // ErrDamaged or the file system's errors.
 func Verify(ctx context.Context, file string, progress Progress) (v Verification, err error) {
 	s := &Store{path: file}
-	fresh, err := s.inspect(ctx)
+	state, err := s.inspect(ctx)
+	v.Old = state.schema < schemaVersion
 	switch {
 	case err != nil && !errors.Is(err, ErrDamaged):
 		return v, fmt.Errorf("%s: %w", file, err)
 	case err != nil:
 		v.find("%v", err)
 		return v, nil
-	case fresh:
+	case state.fresh:
 		if _, err := os.Stat(file); err != nil {
 			return v, err
 		}
@@ -66,7 +70,7 @@ func Verify(ctx context.Context, file string, progress Progress) (v Verification
 		return v, fmt.Errorf("%s: %w", file, describe(err))
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	err = v.look(ctx, conn, progress)
+	err = v.look(ctx, conn, state.schema, progress)
 	switch {
 	case errors.Is(err, ErrDamaged):
 		v.find("%v", err)
@@ -92,7 +96,7 @@ func snapshot(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
 	return conn, nil
 }
 
-func (v *Verification) look(ctx context.Context, conn *sql.Conn, progress Progress) error {
+func (v *Verification) look(ctx context.Context, conn *sql.Conn, schema int, progress Progress) error {
 	total, err := count(ctx, conn)
 	if err != nil {
 		return err
@@ -100,10 +104,10 @@ func (v *Verification) look(ctx context.Context, conn *sql.Conn, progress Progre
 	if err := v.structure(ctx, conn); err != nil {
 		return err
 	}
-	if err := v.objects(ctx, conn); err != nil {
+	if err := v.objects(ctx, conn, schema); err != nil {
 		return err
 	}
-	err = each(ctx, conn, func(r *row, fault error) bool {
+	err = each(ctx, conn, schema, func(r *row, fault error) bool {
 		v.Jobs++
 		progress(v.Jobs, total)
 		if fault != nil {
@@ -122,7 +126,8 @@ func (v *Verification) look(ctx context.Context, conn *sql.Conn, progress Progre
 		return err
 	}
 	var stray int64
-	err = conn.QueryRowContext(ctx, "SELECT count(*) FROM large_bodies WHERE id NOT IN (SELECT id FROM jobs)").Scan(&stray)
+	err = conn.QueryRowContext(ctx, `SELECT count(*) FROM large_bodies LEFT JOIN jobs USING (id)
+		WHERE job_id IS NULL OR body_kind = 0 OR jobs.text IS NOT NULL OR jobs.bytes IS NOT NULL`).Scan(&stray)
 	if stray > 0 {
 		v.find("%d bodies belong to no job", stray)
 	}
@@ -148,8 +153,8 @@ func (v *Verification) structure(ctx context.Context, conn *sql.Conn) (err error
 	return describe(rows.Err())
 }
 
-// objects looks for each table, index and view that the schema makes. SQLite misses none of them by itself.
-func (v *Verification) objects(ctx context.Context, conn *sql.Conn) (err error) {
+// objects looks for each table, index, view and trigger that the schema makes. SQLite misses none of them by itself.
+func (v *Verification) objects(ctx context.Context, conn *sql.Conn, schema int) (err error) {
 	there, err := objects(ctx, conn)
 	if err != nil {
 		return describe(err)
@@ -160,7 +165,7 @@ func (v *Verification) objects(ctx context.Context, conn *sql.Conn) (err error) 
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetMaxOpenConns(1) // another connection would be another database
-	if _, err := db.ExecContext(ctx, schema); err != nil {
+	if _, err := db.ExecContext(ctx, strings.Join(scripts[:schema], ";")); err != nil {
 		return err
 	}
 	want, err := objects(ctx, db)

@@ -88,6 +88,8 @@ func TestVerifyFinds(t *testing.T) {
 		{"large body", `job "job 2" has a payload that is not the one delivered`, sql(`UPDATE large_bodies SET text = 'x' WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
 		{"lost body", `job "job 2" has no payload`, sql(`DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = 'job 2')`)},
 		{"stray body", "1 bodies belong to no job", sql(`INSERT INTO large_bodies VALUES (999999, 'x', NULL)`)},
+		{"stray body under a job's id", "1 bodies belong to no job", sql(`INSERT INTO large_bodies SELECT id, 'x', NULL FROM jobs WHERE job_id = 'job 0'`)},
+		{"no trigger", "the trigger jobs_deleted is missing", sql(`DROP TRIGGER jobs_deleted`)},
 		{"counter", `job "job 3" counts 0 deliveries`, sql(`UPDATE jobs SET deliveries = 0 WHERE job_id = 'job 3'`)},
 		{"state", `job "job 3" cannot be read: the file holds a work state or mode that this version does not know`, sql(`UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'`)},
 		{"range", `job "job 3" cannot be read: `, sql(`UPDATE jobs SET work_attempts = 5000000000 WHERE job_id = 'job 3'`)},
@@ -100,7 +102,7 @@ func TestVerifyFinds(t *testing.T) {
 		{"lease", `job "job 1" is leased without a token`, sql(`UPDATE jobs SET work_token = NULL WHERE job_id = 'job 1'`)},
 		{"kind", `job "job 1" has a body of unknown kind 7`, sql(`UPDATE jobs SET body_kind = 7 WHERE job_id = 'job 1'`)},
 		{"index", "SQLite: ", sql(`PRAGMA writable_schema = ON;
-			UPDATE sqlite_schema SET sql = replace(sql, 'IS NOT NULL', 'IS NULL') WHERE name = 'jobs_due'`)},
+			UPDATE sqlite_schema SET sql = replace(sql, 'WHERE', 'WHERE NOT') WHERE name = 'jobs_due'`)},
 		{"page", "SQLite: ", func(t *testing.T, path string) {
 			info, err := os.Stat(path)
 			if err != nil {
@@ -210,31 +212,65 @@ func TestBackup(t *testing.T) {
 			t.Errorf("backup %d: %+v", n, v)
 		}
 		before = v.Jobs
-		wantFirst(t, restored(t, file), v.Jobs)
+		wantFirst(t, file, v.Jobs)
 	}
 	wantFiles(t, into, 5)
 }
 
-// restored opens a backup in the way that the command's help gives.
-func restored(t *testing.T, file string) *sqlitestore.Store {
+// restore puts a backup into a new data directory, in the way that the command's help gives.
+func restore(t *testing.T, file string) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(t, sqlitestore.File(dir), data)
-	return open(t, dir, nil)
+	return dir
 }
 
-// wantFirst wants the first n jobs and no other.
-func wantFirst(t *testing.T, s *sqlitestore.Store, n int64) {
+func reader(t *testing.T, dir string) *sqlitestore.Reader {
 	t.Helper()
-	i := int64(0)
-	for r, err := range s.All(t.Context()) {
+	r, err := sqlitestore.OpenReader(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// records are all that a directory holds.
+func records(t *testing.T, dir string) (all []job.Record) {
+	t.Helper()
+	r, err := sqlitestore.OpenReader(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for record, err := range r.All(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		all = append(all, record)
+	}
+	if n, err := r.Count(t.Context()); int(n) != len(all) || err != nil {
+		t.Errorf("counted %d of %d jobs, %v", n, len(all), err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// wantFirst wants the first n jobs in a backup and no other.
+func wantFirst(t *testing.T, file string, n int64) {
+	t.Helper()
+	dir := restore(t, file)
+	all := records(t, dir)
+	for i, r := range all {
 		want := fmt.Sprint("job ", i)
 		if i >= 60 {
 			want = fmt.Sprint("while ", i-60)
@@ -242,11 +278,11 @@ func wantFirst(t *testing.T, s *sqlitestore.Store, n int64) {
 		if r.JobID != want {
 			t.Fatalf("job %d is %q, want %q", i, r.JobID, want)
 		}
-		i++
 	}
-	if c, err := s.Count(t.Context()); i != n || c != n || err != nil {
-		t.Errorf("%d jobs, counted %d, %v; want %d", i, c, err, n)
+	if len(all) != int(n) {
+		t.Errorf("%d jobs, want %d", len(all), n)
 	}
+	s := open(t, dir, nil)
 	for limit, want := range map[int64]int64{n - 1: n - 1, n: n, n + 1: n} {
 		if c, err := s.CountTo(t.Context(), limit); c != want || err != nil {
 			t.Errorf("%d jobs, counted up to %d: %d, %v", n, limit, c, err)
@@ -302,8 +338,11 @@ func TestAllNamesWhatItCannotRead(t *testing.T) {
 	s := open(t, dir, nil)
 	fill(t, s, 5)
 	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	jobs := 0
-	for _, err := range s.All(t.Context()) {
+	for _, err := range reader(t, dir).All(t.Context()) {
 		if err == nil {
 			jobs++
 		} else if !strings.Contains(err.Error(), `job "job 3" cannot be read`) {
@@ -315,17 +354,18 @@ func TestAllNamesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestAllOfAClosedStore(t *testing.T) {
-	s := open(t, t.TempDir(), nil)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
+func TestReaderRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := sqlitestore.OpenReader(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
 	}
-	for _, err := range s.All(t.Context()) {
-		if !errors.Is(err, job.ErrUnavailable) {
-			t.Errorf("%v", err)
-		}
+	write(t, sqlitestore.File(dir), nil)
+	if _, err := sqlitestore.OpenReader(t.Context(), dir); !errors.Is(err, sqlitestore.ErrForeign) {
+		t.Errorf("of an empty file: %v", err)
 	}
-	if _, err := s.Count(t.Context()); !errors.Is(err, job.ErrUnavailable) {
-		t.Errorf("%v", err)
+	served := t.TempDir()
+	open(t, served, nil)
+	if _, err := sqlitestore.OpenReader(t.Context(), served); !errors.Is(err, sqlitestore.ErrInUse) {
+		t.Errorf("of a directory that is served: %v", err)
 	}
 }

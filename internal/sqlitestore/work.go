@@ -15,14 +15,19 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	var claimed []job.Claimed
 	err := s.update(ctx, func(now time.Time) error {
 		claimed = nil
-		held, err := s.rows(s.write.ofClaimCall, req.RequestID, now.UnixMilli())
+		held, err := s.rows(s.write.ofClaimCall, req.Max+1, nil, req.RequestID, now.UnixMilli())
 		if err != nil {
 			return err
 		}
 		bytes := 0
 		for i := range held {
 			r := &held[i]
-			if err := s.readBody(r); err != nil {
+			err := s.readBody(r)
+			if errors.Is(err, job.ErrRecordUnusable) {
+				s.leaveAlone(r.JobID, err)
+				continue
+			}
+			if err != nil {
 				return err
 			}
 			if bytes += len(r.Body.Data); i == req.Max || i > 0 && bytes > req.MaxBytes {
@@ -46,7 +51,8 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	return claimed, nil
 }
 
-// claimDue claims what is due. Jobs that turn out dead make room for others, so it looks again while it finds any.
+// claimDue claims what is due. Jobs that turn out dead, or cannot be used, make room for others, so it looks again while it
+// finds any.
 func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, error) {
 	var events any
 	if len(req.Events) > 0 {
@@ -57,35 +63,36 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 		events = string(list)
 	}
 	var claimed []job.Claimed
-	bytes := 0
-	for len(claimed) < req.Max {
-		due, err := s.rows(s.write.due, now.UnixMilli(), events, req.Max-len(claimed))
+	bytes, unfit := 0, make(map[int64]bool)
+	for more := true; more && len(claimed) < req.Max; {
+		more = false
+		due, err := s.rows(s.write.due, req.Max-len(claimed), unfit, now.UnixMilli(), events)
 		if err != nil {
 			return nil, err
 		}
-		dead := 0
 		for i := range due {
 			r := &due[i]
-			if err := s.readBody(r); err != nil {
-				return nil, err
-			}
+			err := s.readBody(r)
 			if len(claimed) > 0 && bytes+len(r.Body.Data) > req.MaxBytes {
 				return claimed, nil
 			}
 			r.Work = r.Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
 				MaxAttempts: s.maxAttempts}, now)
-			if err := s.saveWork(r); err != nil {
+			if err == nil {
+				err = s.saveWork(r)
+			}
+			switch {
+			case errors.Is(err, job.ErrRecordUnusable):
+				s.leaveAlone(r.JobID, err)
+				unfit[r.id], more = true, true
+			case err != nil:
 				return nil, err
+			case r.Work.State == job.StateDead:
+				more = true
+			default:
+				bytes += len(r.Body.Data)
+				claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now), Granted: true})
 			}
-			if r.Work.State == job.StateDead {
-				dead++
-				continue
-			}
-			bytes += len(r.Body.Data)
-			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now), Granted: true})
-		}
-		if dead == 0 {
-			break
 		}
 	}
 	return claimed, nil
@@ -143,7 +150,7 @@ func (s *Store) changeWork(jobID string, change func(job.Work) (job.Work, error)
 		return job.ErrNotFound
 	}
 	if err != nil {
-		return err
+		return ofJob(jobID, err)
 	}
 	before := r.Work
 	if r.Work, err = change(r.Work); err != nil || r.Work == before {
@@ -154,7 +161,7 @@ func (s *Store) changeWork(jobID string, change func(job.Work) (job.Work, error)
 
 func (s *Store) saveWork(r *row) error {
 	_, err := s.write.saveWork.Exec(append(workColumns(&r.Work), r.id)...)
-	return err
+	return ofJob(r.JobID, err)
 }
 
 // readBody reads the row's body into it.
@@ -165,25 +172,41 @@ func (s *Store) readBody(r *row) error {
 	var text sql.NullString
 	var bytes []byte
 	if err := s.write.body.QueryRow(r.id).Scan(&text, &bytes); err != nil {
-		return err
+		return ofJob(r.JobID, err)
 	}
 	r.setBody(text, bytes)
-	return nil
+	return r.lostBody()
 }
 
-// rows reads all rows of a query for records. It is done with the query before it returns: there is one connection.
-func (s *Store) rows(stmt *sql.Stmt, args ...any) (out []row, err error) {
+// rows reads the first rows of a query for records, at most most of them and none of those in without. It leaves those
+// alone that hold what we never write. It is done with the query before it returns: there is one connection.
+func (s *Store) rows(stmt *sql.Stmt, most int, without map[int64]bool, args ...any) (out []row, err error) {
 	rows, err := stmt.Query(args...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
+	for len(out) < most && rows.Next() {
 		r, err := scanRecord(rows, false)
-		if err != nil {
+		err = ofJob(r.JobID, err)
+		switch {
+		case errors.Is(err, job.ErrRecordUnusable):
+			s.leaveAlone(r.JobID, err)
+		case err != nil:
 			return nil, err
+		case !without[r.id]:
+			out = append(out, r)
 		}
-		out = append(out, r)
 	}
 	return out, rows.Err()
+}
+
+// leaveAlone says, once for each job, that it cannot be claimed until somebody mends its record.
+func (s *Store) leaveAlone(jobID string, err error) {
+	const most = 10_000 // so that it takes no more memory than that
+	if s.leftAlone[jobID] || len(s.leftAlone) >= most {
+		return
+	}
+	s.leftAlone[jobID] = true
+	s.log.Error("embedded store: a job cannot be used, and is never claimed", "file", s.path, "error", err)
 }

@@ -59,6 +59,7 @@ func Run(t *testing.T, factory Factory) {
 		{"OtherEventNeverClaims", otherEventNeverClaims},
 		{"ClaimsOldestFirst", claimsOldestFirst},
 		{"ClaimFitsTheReply", claimFitsTheReply},
+		{"GrantedAndLapses", grantedAndLapses},
 		{"AttemptsRunOut", attemptsRunOut},
 		{"UnclaimedWorkIsFree", unclaimedWorkIsFree},
 		{"ToldLeasesStay", toldLeasesStay},

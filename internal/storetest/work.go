@@ -256,3 +256,36 @@ func otherEventNeverClaims(t *testing.T, e Env) {
 		}
 	}
 }
+
+// grantedAndLapses: beside when work is due the store keeps how far ahead that was set, and how many holders in a row
+// were not heard of again.
+func grantedAndLapses(t *testing.T, e Env) {
+	wantKept := func(what string, granted time.Duration, lapses int32) {
+		t.Helper()
+		if w := state(t, e.Store, "j"); w.Granted != granted || w.Lapses != lapses {
+			t.Errorf("%s: granted %v after %d lapses, want %v after %d", what, w.Granted, w.Lapses, granted, lapses)
+		}
+	}
+	record(t, e.Store, queued("j", "r1"))
+	wantKept("queued", 0, 0)
+	claim(t, e.Store, "c1", 1)
+	wantKept("claimed", lease, 0)
+	e.Clock.Advance(lease)
+	o := record(t, e.Store, leased("j", "r2"))
+	want(t, o, job.Reclaimed, true, false, 2)
+	wantKept("reclaimed", lease, 1)
+	if _, err := e.Store.Renew(t.Context(), "j", o.Lease.Token, 2*lease); err != nil {
+		t.Fatal(err)
+	}
+	wantKept("renewed", 2*lease, 1)
+	if err := e.Store.Release(t.Context(), "j", o.Lease.Token, job.Release{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	wantKept("released", time.Hour, 0)
+	e.Clock.Advance(time.Hour)
+	c := claim(t, e.Store, "c2", 1)
+	if err := e.Store.Complete(t.Context(), "j", c[0].Lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantKept("completed", 0, 0)
+}
