@@ -112,11 +112,11 @@ type performed struct {
 // run does the work under a lease that runs until the given time at least, and tells the service what became of it.
 func (p *performance) run(ctx context.Context, w *Work, until time.Time) performed {
 	h := &holding{c: p.c, jobID: w.Job.GetJobId(), token: w.Lease.GetToken(), lease: p.lease, until: until}
-	if time.Until(until) < p.lease/4 {
-		// The answer took long to come. Make sure of the lease rather than start what may have to be cut short.
-		if err := h.renew(ctx); err != nil {
-			return performed{err: fmt.Errorf("the work was not started, its lease could not be renewed: %w", err)}
+	if err := p.ready(ctx, h); err != nil {
+		if h.lost == nil {
+			_ = h.release(ctx, 0, "the work was not started") // If it fails, the lease lapses.
 		}
+		return performed{err: fmt.Errorf("the work was not started: %w", err)}
 	}
 	err := p.work(ctx, w, h)
 	reached := performed{ran: true}
@@ -150,6 +150,21 @@ func (p *performance) run(ctx context.Context, w *Work, until time.Time) perform
 	}
 	reached.err = err
 	return reached
+}
+
+// ready makes sure that the work can be started: somebody waits for it, and its lease lasts for a while.
+func (p *performance) ready(ctx context.Context, h *holding) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if time.Until(h.until) >= p.lease/4 {
+		return nil
+	}
+	// The answer took long to come. Renew the lease rather than start what may have to be cut short.
+	if err := h.renew(ctx); err != nil {
+		return fmt.Errorf("its lease could not be renewed: %w", err)
+	}
+	return nil
 }
 
 // work calls the function and keeps the lease meanwhile. When the function panics, or ends its goroutine, the work is
