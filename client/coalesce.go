@@ -56,8 +56,10 @@ type waiter struct {
 	req  *joboncev1.RecordDeliveryRequest
 	sent bool // guarded by the coalescer's lock
 	resp *joboncev1.RecordDeliveryResponse
-	err  *Error
-	done chan struct{}
+	// lacks: the answer came without what a single call would have been told.
+	lacks bool
+	err   *Error
+	done  chan struct{}
 }
 
 // record makes one attempt of a RecordDelivery call.
@@ -97,7 +99,7 @@ func (c *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryReq
 	switch {
 	case w.err != nil:
 		return nil, w.err
-	case lacking(w.resp):
+	case w.lacks:
 		return c.completed(ctx, w.resp)
 	}
 	// A batch says it once, a single call twice.
@@ -215,22 +217,27 @@ func (c *coalescer) sendBatch(ctx context.Context, req *joboncev1.BatchRecordDel
 	if got := len(resp.GetResults()); err == nil && got != len(together) {
 		err = unreadable(fmt.Sprintf("%d results for %d deliveries", got, len(together)))
 	}
+	// A service of before result_omitted leaves all results out and does not say so. It shows in no single answer.
+	carried := slices.ContainsFunc(resp.GetResults(), func(r *joboncev1.BatchRecordDeliveriesResponse_Result) bool {
+		return r.GetResponse().GetResult() != "" || r.GetResponse().GetResultOmitted()
+	})
 	for i, w := range together {
 		if err != nil {
 			own := *err
 			w.err = &own
 		} else {
 			w.resp, w.err = readResult(resp.GetResults()[i])
+			w.lacks = lacking(w.resp, carried)
 		}
 	}
 }
 
-// lacking tells whether the answer came without what a single call would have been told: the result of completed work,
-// or the body of a job to work on.
-func lacking(resp *joboncev1.RecordDeliveryResponse) bool {
+// lacking tells whether a batch's answer lacks the result of completed work, or the body of a job to work on. carried:
+// results that fit come along.
+func lacking(resp *joboncev1.RecordDeliveryResponse, carried bool) bool {
 	switch resp.GetDisposition() {
 	case joboncev1.Disposition_DISPOSITION_COMPLETED:
-		return resp.GetResultOmitted()
+		return resp.GetResultOmitted() || !carried && resp.GetResult() == ""
 	case joboncev1.Disposition_DISPOSITION_RECLAIMED:
 		return resp.GetJob().GetBody() == nil
 	}

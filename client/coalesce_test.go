@@ -293,50 +293,103 @@ func TestErrorsOfABatchAreEachCallersOwn(t *testing.T) {
 	})
 }
 
-// TestBatchedAnswersAreWhole: what does not fit into a batch's answer is read, and only that.
+// TestBatchedAnswersAreWhole: what a batch's answer lacks is read, and nothing else is.
 func TestBatchedAnswersAreWhole(t *testing.T) {
+	const completed, reclaimed = joboncev1.Disposition_DISPOSITION_COMPLETED, joboncev1.Disposition_DISPOSITION_RECLAIMED
+	for name, test := range map[string]struct {
+		answers map[string]*response // what the service answers, by job
+		reads   []string             // the jobs that are read, in order
+		want    map[string]string    // result or body, by job
+	}{
+		"results come along": {
+			answers: map[string]*response{"a": {Disposition: completed, Result: "here"}, "b": {Disposition: completed}},
+			want:    map[string]string{"a": "here", "b": ""},
+		},
+		"one is left out": {
+			answers: map[string]*response{"a": {Disposition: completed, ResultOmitted: true}, "b": {Disposition: completed}},
+			reads:   []string{"a"}, want: map[string]string{"a": "read", "b": ""},
+		},
+		// A service of before result_omitted leaves out all results, and does not say so.
+		"nothing shows that results would come": {
+			answers: map[string]*response{"a": {Disposition: completed}, "b": {Disposition: completed}},
+			reads:   []string{"a", "b"}, want: map[string]string{"a": "read", "b": "read"},
+		},
+		"bodies": {
+			answers: map[string]*response{
+				"a": {Disposition: reclaimed, Job: &joboncev1.Job{Body: &joboncev1.Job_Payload{Payload: "here"}}}, "b": {Disposition: reclaimed},
+			},
+			reads: []string{"b"}, want: map[string]string{"a": "here", "b": "read"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrowd()
+				first := c.answer
+				c.answer = func(ctx context.Context, req *request) (*response, error) {
+					answer, ok := test.answers[req.GetJobId()]
+					if !ok {
+						return first(ctx, req)
+					}
+					if answer.Job == nil {
+						answer.Job = &joboncev1.Job{}
+					}
+					answer.Job.JobId, answer.Job.Work = req.GetJobId(), &joboncev1.Work{}
+					return answer, nil
+				}
+				f := c.fake()
+				var mu sync.Mutex
+				var reads []string
+				f.get = func(_ context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					reads = append(reads, req.GetJobId())
+					job := &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{Result: "read"}}
+					if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
+						job.Body = &joboncev1.Job_Payload{Payload: "read"}
+					}
+					return &joboncev1.GetJobResponse{Job: job}, nil
+				}
+				cl, _ := start(t, f)
+				c.hold(t, cl)
+				got := map[string]<-chan outcome{"a": call(t.Context(), cl, &request{JobId: "a"}), "b": call(t.Context(), cl, &request{JobId: "b"})}
+				c.release()
+				for id, ch := range got {
+					o := <-ch
+					found := o.resp.GetResult() + o.resp.GetJob().GetPayload()
+					if o.err != nil || found != test.want[id] || o.resp.GetResult() != o.resp.GetJob().GetWork().GetResult() || o.resp.GetResultOmitted() {
+						t.Errorf("%s: %v, %v; want %q", id, o.resp, o.err, test.want[id])
+					}
+				}
+				if slices.Sort(reads); !slices.Equal(reads, test.reads) {
+					t.Errorf("read %q, want %q", reads, test.reads)
+				}
+				if len(c.batches) != 1 {
+					t.Errorf("batches %v", c.batches)
+				}
+			})
+		})
+	}
+}
+
+// TestLoneWaiterIsAnsweredInFull: one that waited alone goes out in a single call, whose answer lacks nothing.
+func TestLoneWaiterIsAnsweredInFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd()
-		c.answer = func(_ context.Context, req *request) (*response, error) {
-			d := joboncev1.Disposition_DISPOSITION_COMPLETED
-			resp := &response{Disposition: d, Job: &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{}}}
-			switch req.GetJobId() {
-			case "reclaimed":
-				resp.Disposition = joboncev1.Disposition_DISPOSITION_RECLAIMED
-			case "completed":
-				resp.ResultOmitted = true
-			case "came along":
-				resp.Result = "the result"
-			}
-			return resp, nil
-		}
 		f := c.fake()
-		f.get = func(_ context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
-			if id := req.GetJobId(); id != "completed" && id != "reclaimed" {
-				t.Errorf("%s is read, but its answer lacks nothing", id)
-			}
-			job := &joboncev1.Job{JobId: req.GetJobId(), Work: &joboncev1.Work{Result: "the result"}}
-			if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
-				job.Body = &joboncev1.Job_Payload{Payload: "the body"}
-			}
-			return &joboncev1.GetJobResponse{Job: job}, nil
+		f.get = func(context.Context, *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+			t.Error("the job is read")
+			return &joboncev1.GetJobResponse{}, nil
 		}
 		cl, _ := start(t, f)
 		c.hold(t, cl)
-		completed, reclaimed := call(t.Context(), cl, &request{JobId: "completed"}), call(t.Context(), cl, &request{JobId: "reclaimed"})
-		along, without := call(t.Context(), cl, &request{JobId: "came along"}), call(t.Context(), cl, &request{JobId: "without a result"})
+		c.answer = func(context.Context, *request) (*response, error) {
+			return &response{Disposition: joboncev1.Disposition_DISPOSITION_COMPLETED, Job: &joboncev1.Job{Work: &joboncev1.Work{}}}, nil
+		}
+		alone := call(t.Context(), cl, &request{JobId: "a"})
 		c.release()
-		if o := <-completed; o.err != nil || o.resp.GetResult() != "the result" || o.resp.GetJob().GetBody() != nil {
-			t.Errorf("completed: %v, %v", o.resp, o.err)
-		}
-		if o := <-along; o.err != nil || o.resp.GetResult() != "the result" || o.resp.GetJob().GetWork().GetResult() != "the result" {
-			t.Errorf("came along: %v, %v", o.resp, o.err)
-		}
-		if o := <-without; o.err != nil || o.resp.GetResult() != "" || o.resp.GetResultOmitted() {
-			t.Errorf("without a result: %v, %v", o.resp, o.err)
-		}
-		if o := <-reclaimed; o.err != nil || o.resp.GetJob().GetPayload() != "the body" {
-			t.Errorf("reclaimed: %v, %v", o.resp, o.err)
+		c.let <- struct{}{}
+		if o := <-alone; o.err != nil {
+			t.Error(o.err)
 		}
 	})
 }

@@ -49,8 +49,8 @@ func (c *Client) record(
 
 // BatchResult is what became of one delivery of a batch: exactly one of the two is set.
 type BatchResult struct {
-	// Response is the answer, without its result field. A RECLAIMED job whose payload did not fit comes without it: read it
-	// with GetJob.
+	// Response is the answer. A result that did not fit is left out (result_omitted), and so is the payload of a RECLAIMED
+	// job: read them with GetJob.
 	Response *joboncev1.RecordDeliveryResponse
 	// Err is an [*Error], equal to that of a single call.
 	Err error
