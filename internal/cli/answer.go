@@ -28,7 +28,7 @@ func (e *unwrittenError) Unwrap() error { return e.cause }
 
 func (e *unwrittenError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "the service has done it, but the answer could not be written: %v", e.cause)
+	b.WriteString(e.message())
 	for _, g := range e.leases {
 		b.WriteByte(';')
 		pair(&b, "job_id", g.jobID)
@@ -36,6 +36,10 @@ func (e *unwrittenError) Error() string {
 	}
 	fmt.Fprintf(&b, "; %s", e.hint())
 	return b.String()
+}
+
+func (e *unwrittenError) message() string {
+	return fmt.Sprintf("the service has done it, but the answer could not be written: %v", e.cause)
 }
 
 // hint is what can be done about it.

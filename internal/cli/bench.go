@@ -8,8 +8,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +53,7 @@ Each caller sends its next delivery when the one before is answered, each in a c
 and nothing is tried again: an error is counted under its reason, and so is a call that takes longer than --timeout. Ctrl-C
 ends the run early, with the figures so far.
 
-The exit code is 1 when nothing was answered, and when the service did not answer exactly one first delivery for each job.`,
+It fails when nothing was answered, and when the service did not answer exactly one first delivery for each job.`,
 		Example: `  jobonce bench
   jobonce bench --callers 256 --duration 30s --duplicates 30
   jobonce bench --count 100000 --body-bytes 16384 -o json`,
@@ -142,25 +140,11 @@ func (f *benchFlags) run(ctx context.Context, conn *connection, w load.Workload,
 	}
 	switch {
 	case r.Ops == 0 && r.FirstError != nil:
-		return conn.explain(r.FirstError)
+		return conn.explain(r.FirstError, "it may be recorded")
 	case r.Failed() == 0 && ctx.Err() == nil && r.Firsts != r.Keys:
 		return fmt.Errorf("the service answered %d first deliveries for %d jobs", r.Firsts, r.Keys)
 	}
 	return nil
-}
-
-// onThisMachine tells whether the service can only be here. In doubt it is not.
-func onThisMachine(server string) bool {
-	server = target(server)
-	if strings.HasPrefix(server, "unix:") || strings.HasPrefix(server, "unix-abstract:") {
-		return true
-	}
-	host, _, err := net.SplitHostPort(server)
-	if err != nil {
-		host = server
-	}
-	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // benchSummary is what -o json prints.

@@ -3,10 +3,7 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,15 +11,7 @@ import (
 	"github.com/jobonce/jobonce/internal/config"
 )
 
-// The exit codes.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
-)
-
-// Main runs the command that args name, without the program's own name, and returns the exit code: 0 fine, 1 failed,
-// 2 wrong usage. The first SIGINT or SIGTERM ends the command in order, and then the process by that same signal, unless
+// Main runs the command that args name, without the program's own name, and returns the exit code. The first SIGINT or SIGTERM ends the command in order, and then the process by that same signal, unless
 // it was SIGTERM and the command has succeeded. A second one kills the process.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := watchSignals()
@@ -41,26 +30,11 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK, nil
+	if err != nil {
+		reportFailure(stderr, cmd, args, err)
 	}
-	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "%s; see '%s --help'\n", oneLine(err.Error()), cmd.CommandPath())
-		return exitUsage, err
-	}
-	fmt.Fprintln(stderr, oneLine(err.Error()))
-	return exitFailed, err
+	return exitCode(err), err
 }
-
-// usageError is a call that was wrong before anything was tried.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
-func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-// oneLine keeps an error to one line, whatever it was joined from.
-func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -76,7 +50,9 @@ In another, twice, to see FIRST and then DUPLICATE:
 
 Any flag, --data-dir say, may also be set in the environment, as JOBONCE_DATA_DIR; --mongodb-uri
 also as MONGODB_URI. Those of one call are for the command line alone: job and request ids, lease
-tokens, events and bodies.`,
+tokens, events and bodies.
+
+` + exitHelp,
 		SilenceErrors:         true,
 		SilenceUsage:          true,
 		DisableFlagsInUseLine: true,
@@ -87,6 +63,7 @@ tokens, events and bodies.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetHelpTemplate(root.HelpTemplate() + "{{if .HasParent}}\nFor what the exit codes mean: jobonce --help\n{{end}}")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// What comes after a command that does not exist is taken for the flags of the one above.
 		if cmd.HasSubCommands() {

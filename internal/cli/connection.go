@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -49,8 +51,42 @@ func newConnection() (*connection, *pflag.FlagSet) {
 	return c, c.keys
 }
 
-// call makes one call of the service.
+// call makes one call of the service, which changes nothing.
 func (c *connection) call(ctx context.Context, do func(context.Context, *client.Client) error) error {
+	return c.do(ctx, "", do)
+}
+
+// change makes one call that changes something; unsure is what it may have done when that is not known. The command must see
+// that its answer cannot be written, to say what is lost.
+func (c *connection) change(ctx context.Context, unsure string, do func(context.Context, *client.Client) error) error {
+	outliveReaders()
+	return c.do(ctx, unsure, do)
+}
+
+// onThisMachine tells whether the service can only be here, as the client judges it. In doubt it is not.
+func onThisMachine(server string) bool {
+	if strings.HasPrefix(server, unixPrefix) || strings.HasPrefix(server, "unix-abstract:") {
+		return true
+	}
+	for address := range strings.SplitSeq(target(server), ",") {
+		for _, scheme := range []string{"dns:", "passthrough:"} {
+			if rest, ok := strings.CutPrefix(address, scheme); ok {
+				address = rest[strings.LastIndexByte(rest, '/')+1:]
+			}
+		}
+		host, _, err := net.SplitHostPort(strings.TrimSpace(address))
+		if err != nil {
+			host = address
+		}
+		ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if !strings.EqualFold(host, "localhost") && (err != nil || !ip.IsLoopback()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *connection) do(ctx context.Context, unsure string, do func(context.Context, *client.Client) error) error {
 	opts, err := c.options()
 	if err != nil {
 		return err
@@ -61,7 +97,7 @@ func (c *connection) call(ctx context.Context, do func(context.Context, *client.
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	return errors.Join(c.explain(do(ctx, cl)), cl.Close())
+	return errors.Join(c.explain(do(ctx, cl), unsure), cl.Close())
 }
 
 // target is the server as the client wants it: without a host it is this machine.
@@ -75,12 +111,6 @@ func target(server string) string {
 	return strings.Join(addresses, ",")
 }
 
-// change is call for what changes something. The command must see that its answer cannot be written, to say what is lost.
-func (c *connection) change(ctx context.Context, do func(context.Context, *client.Client) error) error {
-	outliveReaders()
-	return c.call(ctx, do)
-}
-
 func (c *connection) options() ([]client.Option, error) {
 	if c.timeout <= 0 {
 		return nil, usagef("--timeout must be above zero")
@@ -89,19 +119,18 @@ func (c *connection) options() ([]client.Option, error) {
 	if !c.keys.Changed("timeout") {
 		opts = append(opts, client.WithRetry(client.RetryPolicy{MaxAttempts: briefAttempts}))
 	}
-	withTLS := c.caCert != "" || c.cert != "" || c.key != ""
 	switch {
 	case (c.cert == "") != (c.key == ""):
 		return nil, usagef("--cert and --key go together")
-	case withTLS && c.keys.Changed("tls") && !c.tls:
+	case c.withTLS() && c.keys.Changed("tls") && !c.tls:
 		return nil, usagef("--tls=false excludes --ca-cert, --cert and --key")
-	case withTLS || c.tls:
+	case c.withTLS() || c.tls || !c.keys.Changed("tls") && !onThisMachine(c.server):
 		cfg, err := c.tlsConfig()
 		if err != nil {
 			return nil, err
 		}
 		opts = append(opts, client.WithTLS(cfg))
-	case c.keys.Changed("tls"):
+	default:
 		opts = append(opts, client.WithInsecure())
 	}
 	if c.tokenFile != "" {
@@ -117,6 +146,9 @@ func (c *connection) options() ([]client.Option, error) {
 	}
 	return opts, nil
 }
+
+// withTLS tells whether a flag needs TLS.
+func (c *connection) withTLS() bool { return c.caCert != "" || c.cert != "" || c.key != "" }
 
 func (c *connection) tlsConfig() (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -140,20 +172,41 @@ func (c *connection) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// explain adds to a failed call what a person at a terminal can do about it.
-func (c *connection) explain(err error) error {
+// explain adds to a failed call what a person at a terminal can do about it. unsure is what may have been done when that is
+// not known.
+func (c *connection) explain(err error, unsure string) error {
 	failed := (*client.Error)(nil)
-	switch {
-	case !errors.As(err, &failed):
+	if !errors.As(err, &failed) {
 		return err
-	case failed.OutcomeUnknown && failed.RequestID != "":
-		return fmt.Errorf("%w; it may be recorded: repeat it with --request-id %s", err, failed.RequestID)
-	case failed.Code == codes.Unavailable && failed.ReasonText == "":
-		return fmt.Errorf("%w; is the service running at %s, and are --server and --tls right?", err, c.server)
+	}
+	hint := ""
+	switch again := retryable(failed); {
+	case failed.OutcomeUnknown && again && failed.RequestID != "":
+		hint = fmt.Sprintf("%s: repeat it with --request-id %s", unsure, failed.RequestID)
+	case failed.OutcomeUnknown && again:
+		hint = unsure + ": repeat it as it is"
+	case failed.OutcomeUnknown: // To repeat it is no use before the fault is found.
+		hint = unsure + " all the same"
+	case again && failed.ReasonText == "" && failed.Code != codes.Canceled:
+		hint = fmt.Sprintf("is the service running at %s%s", c.server, c.securityHint())
 	case fieldFlags[failed.Field] != "":
-		return fmt.Errorf("%w (the flag is --%s)", err, fieldFlags[failed.Field])
-	default:
+		hint = "the flag is --" + fieldFlags[failed.Field]
+	}
+	if hint == "" {
 		return err
+	}
+	return &hintedError{err, hint}
+}
+
+// securityHint ends the question whether the service is there: with TLS on one side alone, it looks as if it were not.
+func (c *connection) securityHint() string {
+	switch {
+	case c.keys.Changed("tls") || c.withTLS():
+		return ", and are --server and --tls right?"
+	case onThisMachine(c.server):
+		return "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls"
+	default:
+		return "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false"
 	}
 }
 

@@ -147,10 +147,13 @@ func TestTLSAndTokenAndRequest(t *testing.T) {
 	}
 
 	// Without the authority the certificate is not trusted, and without TLS nothing is understood.
-	for _, args := range [][]string{{"--tls"}, {"--tls=false"}, {}} {
-		code, _, stderr := run(append([]string{"record", "--server", addr, "--job-id", "j"}, args...)...)
-		if code != 1 || !strings.HasPrefix(stderr, "UNAVAILABLE: ") || !strings.Contains(stderr, "are --server and --tls right?") {
-			t.Errorf("%v: exit code %d: %s", args, code, stderr)
+	for flag, hint := range map[string]string{
+		"--tls": ", and are --server and --tls right?\n", "--tls=false": ", and are --server and --tls right?\n",
+		"--event=e": "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls\n",
+	} {
+		code, _, stderr := run("record", "--server", addr, "--job-id", "j", flag)
+		if code != exitRetry || !strings.HasPrefix(stderr, "UNAVAILABLE: ") || !strings.HasSuffix(stderr, "; is the service running at "+addr+hint) {
+			t.Errorf("%s: exit code %d: %s", flag, code, stderr)
 		}
 	}
 }
@@ -171,7 +174,7 @@ func TestUnknownOutcomeTellsTheRequestID(t *testing.T) {
 	f := &fakeService{answer: func() (*joboncev1.RecordDeliveryResponse, error) { return nil, st.Err() }}
 	code, stdout, stderr := run("record", "--server", f.serve(t), "--job-id", "j", "--request-id", "r1")
 	want := "UNAVAILABLE OUTCOME_UNKNOWN: written or not; it may be recorded: repeat it with --request-id r1\n"
-	if code != 1 || stdout != "" || stderr != want {
+	if code != exitRetry || stdout != "" || stderr != want {
 		t.Errorf("exit code %d, standard output %q, standard error %q", code, stdout, stderr)
 	}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -58,6 +59,7 @@ func TestOneCallsFlagsAreNotInTheEnvironment(t *testing.T) {
 		}, nil
 		root := cmd.Root()
 		root.SetArgs(line)
+		root.SetErr(io.Discard)
 		if err := root.Execute(); err != nil {
 			t.Errorf("%v: %v", line, err)
 		}

@@ -77,9 +77,9 @@ func printPayload(w io.Writer, job *joboncev1.Job) error {
 		return err
 	}
 	if t := job.GetPayloadDroppedTime(); t != nil {
-		return fmt.Errorf("the payload was dropped at %s", timestamp(t))
+		return &codedError{fmt.Errorf("the payload was dropped at %s", timestamp(t)), exitNotFound}
 	}
-	return errors.New("the job has no payload")
+	return &codedError{errors.New("the job has no payload"), exitNotFound}
 }
 
 // jobText is the text output: what is always there, then what says something.

@@ -31,7 +31,7 @@ func TestServeWithoutItsDatabase(t *testing.T) {
 		t.Errorf("health says %v", got)
 	}
 	code, stdout, stderr := run("record", "--server", h.addr, "--job-id", "j")
-	if code != 1 || stdout != "" || !strings.HasPrefix(stderr, "UNAVAILABLE STORE_UNAVAILABLE: ") {
+	if code != exitRetry || stdout != "" || !strings.HasPrefix(stderr, "UNAVAILABLE STORE_UNAVAILABLE: ") {
 		t.Errorf("record: exit code %d, standard output %q, standard error %q", code, stdout, stderr)
 	}
 	if code, body := h.get("/livez"); code != 200 {
@@ -104,7 +104,7 @@ func TestAdmin(t *testing.T) {
 					t.Errorf("want %s: %s%s", want.word, stdout, stderr)
 				}
 			}
-			if code, _, _ := run("record", "--server", h.addr); code != 1 {
+			if code, _, _ := run("record", "--server", h.addr); code != exitRefused {
 				t.Error("a delivery without a job id was taken")
 			}
 

@@ -53,7 +53,7 @@ answer cannot be written, the lease's token and the request id with which to get
 				return err
 			}
 			var resp *joboncev1.RecordDeliveryResponse
-			err = conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			err = conn.change(cmd.Context(), "it may be recorded", func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.RecordDelivery(ctx, req)
 				return err
 			})
@@ -144,7 +144,7 @@ func readText(ctx context.Context, what string, limit int, value string, stdin i
 		case in.err != nil:
 			return "", fmt.Errorf("cannot read the %s: %w", what, in.err)
 		case len(in.text) > limit:
-			return "", fmt.Errorf("the %s is over %d bytes, more than any server takes", what, limit)
+			return "", &codedError{fmt.Errorf("the %s is over %d bytes, more than any server takes", what, limit), exitRefused}
 		}
 		return string(in.text), nil
 	}

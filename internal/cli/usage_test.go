@@ -19,7 +19,7 @@ func TestWrongUsage(t *testing.T) {
 		{"serv", `unknown command "serv", did you mean "serve"?; see 'jobonce --help'`},
 		{"nonsense", `unknown command "nonsense"; see 'jobonce --help'`},
 		{"recrod --job-id x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
-		{"recrod -o json --payload x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
+		{"recrod -x json --payload x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
 		{"nonsense --server=x", `unknown command "nonsense"; see 'jobonce --help'`},
 		{"help nonsense", `unknown command "nonsense"; see 'jobonce help --help'`},
 		{"--nonsense", `unknown flag: --nonsense; see 'jobonce --help'`},
@@ -57,6 +57,8 @@ func TestHelp(t *testing.T) {
 		{"serve --help", `--data-dir directory +directory of the embedded store \(default "./jobonce-data"\)`},
 		{"record --help", `--work-mode untracked\|leased\|queued +who does the work \(default untracked\)`},
 		{"get --help", `--payload-only`},
+		{"get --help", `For what the exit codes mean: jobonce --help\n$`},
+		{"work renew --help", `For what the exit codes mean: jobonce --help\n$`},
 		{"get --help --timeout 1s", `--payload-only`},
 	} {
 		code, stdout, stderr := run(strings.Fields(tc.args)...)

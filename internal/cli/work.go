@@ -58,7 +58,7 @@ a line, and from 'jobonce get JOB_ID --payload-only'.`,
 				req.RequestId = rand.Text() // for when the answer cannot be written
 			}
 			var resp *joboncev1.ClaimWorkResponse
-			err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			err := conn.change(cmd.Context(), "jobs may be leased to this call", func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.ClaimWork(ctx, req)
 				return err
 			})

@@ -23,7 +23,7 @@ func newWorkRenew() *cobra.Command {
 	cmd := holderCommand("renew", &req.LeaseToken, own, func(cmd *cobra.Command, conn *connection, jobID string) error {
 		req.JobId, req.LeaseDuration = jobID, durationpb.New(lease)
 		renewed := &joboncev1.RenewLeaseResponse{}
-		err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+		err := conn.change(cmd.Context(), "the lease may be renewed", func(ctx context.Context, c *client.Client) (err error) {
 			renewed.Lease, err = c.RenewLease(ctx, req)
 			return err
 		})
@@ -60,7 +60,7 @@ func newWorkComplete() *cobra.Command {
 		if req.Result, err = readText(cmd.Context(), "result", job.MaxResultBytes, result, cmd.InOrStdin()); err != nil {
 			return err
 		}
-		err = conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.CompleteWork(ctx, req) })
+		err = conn.change(cmd.Context(), "the work may be completed", func(ctx context.Context, c *client.Client) error { return c.CompleteWork(ctx, req) })
 		return printDone(cmd, conn, &joboncev1.CompleteWorkResponse{}, err)
 	})
 	cmd.Short = "Say that the work of a job is done"
@@ -86,7 +86,7 @@ func newWorkRelease() *cobra.Command {
 		if cmd.Flags().Changed("delay") {
 			req.RetryDelay = durationpb.New(delay)
 		}
-		err := conn.change(cmd.Context(), func(ctx context.Context, c *client.Client) error { return c.ReleaseWork(ctx, req) })
+		err := conn.change(cmd.Context(), "the work may be released", func(ctx context.Context, c *client.Client) error { return c.ReleaseWork(ctx, req) })
 		return printDone(cmd, conn, &joboncev1.ReleaseWorkResponse{}, err)
 	})
 	cmd.Short = "Give the work of a job back, or up"
