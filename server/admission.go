@@ -127,7 +127,7 @@ func (a *admission) stale(spared *admitted) (stale []*admitted) {
 		c.unlist()
 		if c != spared {
 			c.fate = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED,
-				"the request took long to arrive, and others wait; nothing was written")
+				"the request took long to arrive, and others wait")
 			stale = append(stale, c)
 		}
 	}

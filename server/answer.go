@@ -117,7 +117,7 @@ func (a *answers) reserving(method string, handler func(context.Context, any) (a
 
 // errUnread is the error of a call for whose answer there is no room.
 func errUnread() error {
-	return newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many answers wait to be read; nothing was written")
+	return newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many answers wait to be read")
 }
 
 func (a *answer) release() { a.once.Do(func() { a.from.add(a.peer, -a.size, false) }) }

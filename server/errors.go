@@ -55,6 +55,8 @@ type problem struct {
 	code    codes.Code
 	reason  joboncev1.ErrorReason
 	message string
+	// unwritten is true when nothing was written by a call that was to write.
+	unwritten bool
 	// field is the request's field at fault, or empty.
 	field string
 	// retry is how long to wait before a retry, 0 when there is nothing to say about it.
@@ -67,7 +69,31 @@ type problem struct {
 
 func newProblem(reason joboncev1.ErrorReason, message string) *problem {
 	r := reasons[reason]
-	return &problem{code: r.code, reason: reason, message: clip(message, maxMessageBytes), retry: r.retry}
+	p := &problem{code: r.code, reason: reason, message: clip(message, maxMessageBytes), retry: r.retry}
+	switch reason {
+	case joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED,
+		joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:
+		p.unwritten = true
+	}
+	return p
+}
+
+// of is the problem in the words of the call that ctx belongs to: a read has nothing to write.
+func (p *problem) of(ctx context.Context) *problem {
+	if method, _ := grpc.Method(ctx); !p.unwritten || method != joboncev1.IdempotencyService_GetJob_FullMethodName {
+		return p
+	}
+	read := *p
+	read.unwritten = false
+	return &read
+}
+
+// text is what people read.
+func (p *problem) text() string {
+	if p.unwritten {
+		return p.message + "; nothing was written"
+	}
+	return p.message
 }
 
 // explain makes of any error what a client is told: this is the one place where it is decided. ctx is the call's,
@@ -83,7 +109,7 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 	}
 	switch {
 	case errors.As(err, &p):
-		return p
+		return p.of(ctx)
 	case errors.As(err, &invalid):
 		reason := joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD
 		if invalid.TooLarge {
@@ -99,29 +125,37 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 	case errors.Is(err, job.ErrLeaseLost):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST, "the lease is somebody else's by now, or the work is settled")
 	case cancelled:
-		p = unknownOutcome("the call was cancelled", requestID)
+		p = unknownOutcome(ctx, "the call was cancelled", requestID)
 		p.code, p.retry = codes.Canceled, 0
 	case errors.Is(err, job.ErrOverloaded):
-		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many calls wait already; nothing was written")
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many calls wait already")
 	case unavailable:
 		// Also when the deadline passed: that nothing was written is worth more to the caller.
-		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, "the store could not be reached in time; nothing was written")
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, "the store is not available at the moment")
 	case late:
-		p = unknownOutcome("the deadline passed", requestID)
+		p = unknownOutcome(ctx, "the deadline passed", requestID)
 		p.code, p.retry = codes.DeadlineExceeded, 0
 	case unknown:
-		p = unknownOutcome("the store did not say what became of the write", requestID)
+		p = unknownOutcome(ctx, "the store did not answer", requestID)
 	default:
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_INTERNAL, "internal error; the server's log has the cause")
 	}
 	p.cause = err
-	return p
+	return p.of(ctx)
 }
 
-func unknownOutcome(why, requestID string) *problem {
+// unknownOutcome is the problem of a write that may have been applied, or of a read that came to no end.
+func unknownOutcome(ctx context.Context, why, requestID string) *problem {
 	message := why
-	if requestID != "" {
-		message += "; it may have been written or not: retry with the same request_id"
+	switch method, _ := grpc.Method(ctx); method {
+	case joboncev1.IdempotencyService_GetJob_FullMethodName:
+	case joboncev1.WorkService_RenewLease_FullMethodName, joboncev1.WorkService_CompleteWork_FullMethodName,
+		joboncev1.WorkService_ReleaseWork_FullMethodName:
+		message += "; it may have been written or not: repeat the call with the same lease_token"
+	default:
+		if requestID != "" {
+			message += "; it may have been written or not: retry with the same request_id"
+		}
 	}
 	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, message)
 	p.requestID = requestID
@@ -139,7 +173,7 @@ func fail(ctx context.Context, err error, requestID string) *problem {
 }
 
 // Error is for logs: it has no cause, which is logged on its own.
-func (p *problem) Error() string { return p.message }
+func (p *problem) Error() string { return p.text() }
 
 func (p *problem) Unwrap() error { return p.cause }
 
@@ -152,13 +186,13 @@ func (p *problem) GRPCStatus() *status.Status {
 	details := []protoadapt.MessageV1{info}
 	if p.field != "" {
 		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
-			{Field: p.field, Description: p.message},
+			{Field: p.field, Description: p.text()},
 		}})
 	}
 	if p.retry > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(p.retry)})
 	}
-	st := status.New(p.code, p.message)
+	st := status.New(p.code, p.text())
 	if detailed, err := st.WithDetails(details...); err == nil {
 		st = detailed
 	}
@@ -168,7 +202,7 @@ func (p *problem) GRPCStatus() *status.Status {
 // item is the problem as one item of a batch is told of it.
 func (p *problem) item() *joboncev1.ItemError {
 	e := &joboncev1.ItemError{
-		Code: int32(p.code), Reason: p.reason, Message: p.message, Field: p.field, RequestId: p.requestID,
+		Code: int32(p.code), Reason: p.reason, Message: p.text(), Field: p.field, RequestId: p.requestID,
 	}
 	if p.retry > 0 {
 		e.RetryDelay = durationpb.New(p.retry)

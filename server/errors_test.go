@@ -154,3 +154,52 @@ func TestEndedCall(t *testing.T) {
 		}
 	}
 }
+
+// TestWords: a read is not told of writing, a write always is, and each in the words of its own call.
+func TestWords(t *testing.T) {
+	const nothing, again, token = "; nothing was written", "written or not: retry with the same request_id", "written or not: repeat the call with the same lease_token"
+	for _, e := range []struct {
+		err                    error
+		delivery, claim, lease string
+	}{
+		{job.ErrOverloaded, nothing, nothing, nothing},
+		{job.ErrUnavailable, nothing, nothing, nothing},
+		{job.ErrOutcomeUnknown, again, again, token},
+		{context.DeadlineExceeded, again, again, token},
+		{context.Canceled, again, again, token},
+		{job.ErrRecordUnusable, "", "", ""},
+	} {
+		s := start(t, Config{}, &foreign{err: e.err})
+		for _, c := range everyCall(s) {
+			resp, err := c.call(t.Context())
+			message := status.Convert(err).Message()
+			if batch, ok := resp.(*joboncev1.BatchRecordDeliveriesResponse); ok {
+				message = batch.GetResults()[0].GetError().GetMessage()
+			}
+			want := e.lease
+			switch name, _, _ := strings.Cut(c.name, ","); name {
+			case "GetJob":
+				want = ""
+			case "RecordDelivery", "BatchRecordDeliveries":
+				want = e.delivery
+			case "ClaimWork":
+				want = e.claim
+			}
+			if !strings.HasSuffix(message, want) || message == "" || want == "" && strings.Contains(message, "writ") {
+				t.Errorf("%s with %v: %q, want …%q", c.name, e.err, message, want)
+			}
+		}
+	}
+}
+
+// What is refused at the door is told in the words of the call, too.
+func TestWordsAtTheDoor(t *testing.T) {
+	s := start(t, Config{MaxCalls: 1}, new(memoryJobs))
+	call := s.server.limit.enter(time.Now(), func(*problem) {})
+	defer call.leave()
+	_, read := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "j"})
+	_, write := s.RecordDelivery(t.Context(), text("j", "{}"))
+	if r, w := status.Convert(read).Message(), status.Convert(write).Message(); strings.Contains(r, "writ") || w != r+"; nothing was written" {
+		t.Errorf("a read hears %q, a write %q", r, w)
+	}
+}

@@ -71,7 +71,7 @@ func (r registrar) intake(next grpc.MethodHandler) grpc.MethodHandler {
 		if !ok {
 			return nil, fail(ctx, errors.New("this version of grpc-go has other streams"), "")
 		}
-		call := r.admission.enter(time.Now(), func(p *problem) { _ = stream.WriteStatus(p.GRPCStatus()) })
+		call := r.admission.enter(time.Now(), func(p *problem) { _ = stream.WriteStatus(p.of(ctx).GRPCStatus()) })
 		if call != nil {
 			defer call.leave()
 		}
@@ -79,7 +79,9 @@ func (r registrar) intake(next grpc.MethodHandler) grpc.MethodHandler {
 		take := func(v any) error {
 			// An error that is returned here would pass the interceptors by.
 			if bad = r.take(stream, call, v.(proto.Message)); bad != nil {
-				if _, ok := status.FromError(bad); !ok {
+				if p := (*problem)(nil); errors.As(bad, &p) {
+					bad = p.of(ctx)
+				} else if _, ok := status.FromError(bad); !ok {
 					bad = fail(ctx, bad, "")
 				}
 			}

@@ -101,7 +101,7 @@ func incomplete(err error) error {
 
 // tooSlow is the error of a request that took longer to arrive than any call may take.
 func tooSlow() *problem {
-	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, "the request did not arrive in time; nothing was written")
-	p.code, p.retry = codes.DeadlineExceeded, 0
+	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, "the request did not arrive in time")
+	p.code, p.retry, p.unwritten = codes.DeadlineExceeded, 0, true
 	return p
 }
