@@ -174,7 +174,14 @@ func start(t testing.TB, cfg Config, jobs Jobs) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lis := listen(t)
+	r := serve(t, s, listen(t))
+	r.log = log
+	return r
+}
+
+// serve has s serve on lis until the test ends.
+func serve(t testing.TB, s *Server, lis net.Listener) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	done := make(chan struct{})
@@ -192,7 +199,7 @@ func start(t testing.TB, cfg Config, jobs Jobs) *running {
 		cancel()
 		<-done
 	})
-	return &running{joboncev1.NewIdempotencyServiceClient(conn), s, conn, log, cancel, stopped}
+	return &running{joboncev1.NewIdempotencyServiceClient(conn), s, conn, nil, cancel, stopped}
 }
 
 func listen(t testing.TB) net.Listener {

@@ -137,7 +137,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	}()
 	served := make(chan error, 1)
 	go func() {
-		served <- s.grpc.Serve(lis)
+		served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now})
 		cancel()
 	}()
 

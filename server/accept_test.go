@@ -1,0 +1,77 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// outOfFiles is what Accept fails with when the process has too many files open.
+var outOfFiles = &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+
+// failingListener fails with what is in errs before it accepts.
+type failingListener struct {
+	net.Listener
+	errs chan error
+}
+
+func (l failingListener) Accept() (net.Conn, error) {
+	select {
+	case err := <-l.errs:
+		return nil, err
+	default:
+		return l.Listener.Accept()
+	}
+}
+
+// TestOutOfFilesIsLogged: a server that cannot accept connections says so, and goes on when it can.
+func TestOutOfFilesIsLogged(t *testing.T) {
+	log := new(logBuffer)
+	s, err := New(Config{Logger: slog.New(slog.NewJSONHandler(log, nil))}, new(memoryJobs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis := failingListener{listen(t), make(chan error, 3)}
+	for range 3 {
+		lis.errs <- outOfFiles
+	}
+	r := serve(t, s, lis)
+	if _, err := r.RecordDelivery(t.Context(), text("j", "{}")); err != nil {
+		t.Fatal(err)
+	}
+	lines := log.lines(t, "cannot accept connections")
+	if len(lines) != 1 || lines[0]["level"] != "ERROR" || !strings.Contains(lines[0]["error"].(string), syscall.EMFILE.Error()) ||
+		!strings.Contains(lines[0]["mend"].(string), "ulimit -n") {
+		t.Errorf("logged: %v", lines)
+	}
+}
+
+// The log has a line a minute at most, which says how many there were; a listener that is closed is no failure.
+func TestAcceptLogIsBounded(t *testing.T) {
+	log, now := new(logBuffer), time.Now()
+	failing := failingListener{listen(t), make(chan error, 1)}
+	l := &loudListener{Listener: failing, log: slog.New(slog.NewJSONHandler(log, nil)), now: func() time.Time { return now }}
+	for range 120 {
+		failing.errs <- outOfFiles
+		if _, err := l.Accept(); !errors.Is(err, syscall.EMFILE) {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+	}
+	failing.errs <- net.ErrClosed
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Fatal(err)
+	}
+	lines := log.lines(t, "cannot accept connections")
+	if len(lines) != 2 || lines[0]["failures"] != 1.0 || lines[1]["failures"] != 60.0 {
+		t.Errorf("logged: %v", lines)
+	}
+	if err := failing.Close(); err != nil {
+		t.Error(err)
+	}
+}
