@@ -71,20 +71,20 @@ func (r registrar) intake(next grpc.MethodHandler) grpc.MethodHandler {
 		if !ok {
 			return nil, fail(ctx, errors.New("this version of grpc-go has other streams"), "")
 		}
-		call := r.admission.enter(time.Now(), func(p *problem) { _ = stream.WriteStatus(p.of(ctx).GRPCStatus()) })
+		bad := checkMetadata(ctx)
+		var call *admitted
+		if bad == nil {
+			call = r.admission.enter(time.Now(), func(p *problem) { _ = stream.WriteStatus(p.of(ctx).GRPCStatus()) })
+		}
 		if call != nil {
 			defer call.leave()
 		}
-		var bad error
 		take := func(v any) error {
-			// An error that is returned here would pass the interceptors by.
-			if bad = r.take(stream, call, v.(proto.Message)); bad != nil {
-				if p := (*problem)(nil); errors.As(bad, &p) {
-					bad = p.of(ctx)
-				} else if _, ok := status.FromError(bad); !ok {
-					bad = fail(ctx, bad, "")
-				}
+			if bad == nil {
+				bad = r.take(stream, call, v.(proto.Message))
 			}
+			// An error that is returned here would pass the interceptors by.
+			bad = refusal(ctx, bad)
 			return nil
 		}
 		var large *answer
@@ -103,6 +103,20 @@ func (r registrar) intake(next grpc.MethodHandler) grpc.MethodHandler {
 		}
 		return large, nil
 	}
+}
+
+// refusal is the error of a call that does not come to its handler, as the caller is told of it.
+func refusal(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if p := (*problem)(nil); errors.As(err, &p) {
+		return p.of(ctx)
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return fail(ctx, err, "")
 }
 
 // take reads the message of a call, which is nil when there is no room for it.

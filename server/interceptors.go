@@ -34,6 +34,7 @@ func chain(cfg Config) []grpc.ServerOption {
 		// Streams, those of health and reflection, have no deadline: they last for as long as their caller likes.
 		grpc.ChainStreamInterceptor(append(slices.Clone(cfg.StreamInterceptors),
 			calls.stream(),
+			limitMetadata,
 			recovery.StreamServerInterceptor(recovered),
 		)...),
 	}

@@ -24,8 +24,11 @@ const (
 	// maxReceiveBytes lies well over the largest payload and the largest batch, so that an oversize one gets our error
 	// and not the transport's.
 	maxReceiveBytes = 16 << 20
-	// maxHeaderBytes bounds the metadata of a call. grpc-go's own bound is 16 MiB, and it lies outside of [admission].
-	maxHeaderBytes = 64 << 10
+	// maxHeaderBytes is what grpc-go reads of a call's metadata; see [maxMetadataBytes]. Its own bound is 16 MiB, and it lies
+	// outside of [admission].
+	maxHeaderBytes = 256 << 10
+	// maxStreamMessage bounds the messages that do not go through [admission], those of health and reflection.
+	maxStreamMessage = 64 << 10
 	// streamWindow is what a peer may send of a message before the call is let in; connWindow, what may be on its way on
 	// one connection. grpc-go lets both grow to 16 MiB where it is left to choose.
 	streamWindow = 64 << 10
@@ -82,9 +85,9 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	opts := []grpc.ServerOption{
 		// The encoding is the same, whatever a call says that it is.
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protocodec.Name)}),
-		// For the streams of reflection; the calls have a bound of their own.
-		grpc.MaxRecvMsgSize(maxHeaderBytes),
+		grpc.MaxRecvMsgSize(maxStreamMessage),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.InTapHandle(markMetadata),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(connectTimeout),
