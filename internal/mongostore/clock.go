@@ -69,14 +69,21 @@ func newClock() *clock {
 	}
 }
 
-// add takes a measurement in: a server answered with its time between two moments on the monotonic clock. It gives whole
-// milliseconds. A measurement of another server, or one that does not go with the earlier ones, makes them void.
-func (c *clock) add(sent, received time.Duration, answered time.Time, server string) {
+// begin is the moment before a server is asked for its time.
+func (c *clock) begin() (sent, apart time.Duration) { return c.mono(), c.wallApart() }
+
+// add takes a measurement in: since it began a server has answered with its time, in whole milliseconds. One of another
+// server, or one that does not go with the earlier ones, makes those void; one during which this machine was suspended
+// counts for nothing.
+func (c *clock) add(sent, apart time.Duration, answered time.Time, server string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ahead := answered.Sub(c.start)
-	s := sample{at: received, low: ahead - received, high: ahead + time.Millisecond - sent}
 	c.checkWall()
+	received, ahead := c.mono(), answered.Sub(c.start)
+	if (c.wallApart() - apart).Abs() > suspended {
+		return
+	}
+	s := sample{at: received, low: ahead - received, high: ahead + time.Millisecond - sent}
 	if low, high, ok := c.bounds(received); server != c.server || ok && (s.low > high || s.high < low) {
 		c.void()
 	}
@@ -254,12 +261,12 @@ func (s *Store) hello(ctx context.Context) error {
 			Process bson.ObjectID `bson:"processId"`
 		} `bson:"topologyVersion"`
 	}
-	sent := s.clock.mono()
+	sent, apart := s.clock.begin()
 	if err := s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply); err != nil {
 		return err
 	}
 	if !reply.LocalTime.IsZero() {
-		s.clock.add(sent, s.clock.mono(), reply.LocalTime, fmt.Sprint(reply.Me, reply.Election, reply.Version.Process))
+		s.clock.add(sent, apart, reply.LocalTime, fmt.Sprint(reply.Me, reply.Election, reply.Version.Process))
 	}
 	t := deployment{kind: standalone}
 	switch {

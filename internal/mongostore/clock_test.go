@@ -31,11 +31,11 @@ func (l *lab) pass(d time.Duration) { l.mono, l.wall = l.mono+d, l.wall+d }
 
 // measure is a hello to a server whose clock is ahead, with the time that it takes to get there and back.
 func (l *lab) measure(server string, ahead, there, back time.Duration) {
-	sent := l.mono
+	sent, apart := l.begin()
 	l.pass(there)
 	answered := l.start.Add(l.mono + ahead).Truncate(time.Millisecond)
 	l.pass(back)
-	l.add(sent, l.mono, answered, server)
+	l.add(sent, apart, answered, server)
 }
 
 // wantTime fails unless the server's true time is within what the clock says.
@@ -80,6 +80,20 @@ func TestClockSlowFirstConnection(t *testing.T) {
 	if _, wrong, _ := l.now(); wrong > 2*time.Millisecond {
 		t.Errorf("after a good measurement it may still be %v off", wrong)
 	}
+}
+
+// TestClockSuspendedUnderWay: what was asked before a suspension, and heard of after it, says nothing.
+func TestClockSuspendedUnderWay(t *testing.T) {
+	l := newLab()
+	sent, apart := l.begin()
+	answered := l.start
+	l.wall += time.Minute // the monotonic clock stands still
+	l.add(sent, apart, answered, "a")
+	if _, _, known := l.now(); known {
+		t.Error("the clock is known")
+	}
+	l.measure("a", time.Minute, 0, 0)
+	l.wantTime(t, time.Minute)
 }
 
 // TestClockDrift: what was measured long ago says less, and in the end nothing.

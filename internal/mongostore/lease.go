@@ -13,10 +13,7 @@ import (
 
 // Renew implements [job.Store].
 func (s *Store) Renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
-	if err := s.timed(ctx); err != nil {
-		return job.Lease{}, err
-	}
-	c := leaseChange{jobID: jobID, token: token, read: true, change: func(w job.Work) (job.Work, error) {
+	c := leaseChange{jobID: jobID, token: token, renews: true, change: func(w job.Work) (job.Work, error) {
 		return w.Renew(token, d, s.now())
 	}}
 	c.done = func(w job.Work) bool { return w.Holds(token) && !w.Due.Before(c.next.Due) }
@@ -54,8 +51,8 @@ type leaseChange struct {
 	change func(job.Work) (job.Work, error)
 	// done tells of work as it was read whether the change was made.
 	done func(job.Work) bool
-	// read: the work is to be read in any case.
-	read bool
+	// renews: the lease goes on. It needs the clock, and is read for the answer.
+	renews bool
 	// next is the work as it would be changed, in the fields that change.
 	next job.Work
 }
@@ -83,6 +80,11 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 	if err := ctx.Err(); err != nil {
 		return job.Work{}, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
+	if c.renews {
+		if err := s.timed(ctx); err != nil {
+			return job.Work{}, err
+		}
+	}
 	held := running(c.token)
 	if c.next, err = c.change(held); err != nil { // an empty token holds nothing
 		if _, f := s.confirm(ctx, c.jobID, false); f != nil && f.negative() {
@@ -96,7 +98,7 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 	doubt := false // what was to be confirmed could not be
 	for t := s.newTries(ctx); ; {
 		matched, f := s.writeLease(within, c, update)
-		if f == nil && matched && !c.read {
+		if f == nil && matched && !c.renews {
 			return c.next, nil
 		}
 		if f == nil || !f.hopeless() {

@@ -20,7 +20,8 @@ const (
 // tries is what an operation knows of its tries so far.
 type tries struct {
 	ctx        context.Context
-	pause      backoff.BackOff
+	newPause   func() backoff.BackOff
+	pause      backoff.BackOff // nil until one is needed
 	n, strange int
 	// unknown is true once a try may have been applied without our knowing: then no later failure means "not applied".
 	unknown bool
@@ -29,7 +30,7 @@ type tries struct {
 }
 
 func (s *Store) newTries(ctx context.Context) *tries {
-	return &tries{ctx: ctx, pause: s.opts.NewPause()}
+	return &tries{ctx: ctx, newPause: s.opts.NewPause}
 }
 
 // note takes a failure in. It tells whether another try may help.
@@ -51,6 +52,9 @@ func (t *tries) again(f *failure) bool { return t.note(f) && t.wait() }
 
 // wait waits before the next try, and tells whether the context still lives.
 func (t *tries) wait() bool {
+	if t.pause == nil {
+		t.pause = t.newPause()
+	}
 	timer := time.NewTimer(t.pause.NextBackOff())
 	defer timer.Stop()
 	select {
