@@ -79,7 +79,7 @@ func copyStore(cmd *cobra.Command, store *storeConfig, wait time.Duration) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	into, err := store.openMongoDB(logger)
+	into, err := store.openMongoDB(nil, logger)
 	if err != nil {
 		return err
 	}

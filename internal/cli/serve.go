@@ -95,7 +95,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer admin.close()
-	store, err := cfg.store.open(ctx, logger)
+	store, err := cfg.store.open(ctx, watchWork(admin, logger), logger)
 	if err != nil {
 		return err
 	}
@@ -135,6 +135,22 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return nil
 	})
 	return group.Wait()
+}
+
+// watchWork logs and counts the jobs that a person has to look at.
+func watchWork(a *admin, logger *slog.Logger) job.Watch {
+	return func(jobID string, w job.Work) {
+		switch died, suspect := w.Notable(); {
+		case died:
+			logger.Error("a job died: nobody will start its work again", "job_id", jobID, "attempts", w.Attempts, "generation", w.Generation)
+			if a != nil {
+				a.metrics.Died()
+			}
+		case suspect:
+			logger.Error("a job is suspect: its holders vanish one after the other, and it may be what ends them",
+				"job_id", jobID, "lapses", w.Lapses, "attempts", w.Attempts, "generation", w.Generation)
+		}
+	}
 }
 
 // relaxGC lets garbage grow to four times what is in use before it is collected, up to half a gibibyte: the service uses so

@@ -158,9 +158,9 @@ type openStore struct {
 	unclaimable func() int64
 }
 
-func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore, error) {
+func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Logger) (*openStore, error) {
 	if !c.mongo {
-		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{MaxAttempts: c.maxAttempts.Value, Logger: logger})
+		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{MaxAttempts: c.maxAttempts.Value, Watch: watch, Logger: logger})
 		if err != nil {
 			return nil, err
 		}
@@ -170,7 +170,7 @@ func (c *storeConfig) open(ctx context.Context, logger *slog.Logger) (*openStore
 		}
 		return &openStore{Store: store, name: name, lanes: 1}, nil
 	}
-	store, err := c.openMongoDB(logger)
+	store, err := c.openMongoDB(watch, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -202,9 +202,9 @@ func describeEmbedded(ctx context.Context, store *sqlitestore.Store, dir string)
 	return fmt.Sprintf("embedded store %s (%s)", dir, holds), nil
 }
 
-func (c *storeConfig) openMongoDB(logger *slog.Logger) (*mongostore.Store, error) {
+func (c *storeConfig) openMongoDB(watch job.Watch, logger *slog.Logger) (*mongostore.Store, error) {
 	store, err := mongostore.Open(mongostore.Options{
-		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value, MaxClockSkew: c.maxClockSkew,
+		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value, MaxClockSkew: c.maxClockSkew, Watch: watch,
 		TextOnly: !c.payloadDocument, Logger: logger,
 	})
 	if err != nil {

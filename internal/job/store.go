@@ -81,6 +81,19 @@ type Worker interface {
 	Release(ctx context.Context, jobID, token string, r Release) error
 }
 
+// Watch is told by a store of work that has died, and of leases that were granted after others on the work had lapsed, once
+// that is durable. It is called from many goroutines and must not block. See [Work.Notable].
+type Watch func(jobID string, w Work)
+
+// Tell tells what has become of work, if it is to be told of.
+func (f Watch) Tell(jobID string, before, after *Work) {
+	died := after.State == StateDead && before.State != StateDead
+	lapsed := after.State == StateLeased && after.Lapses > 0 && after.Token != before.Token
+	if f != nil && (died || lapsed) {
+		f(jobID, *after)
+	}
+}
+
 // Checker tells how a store is.
 type Checker interface {
 	// Check returns nil when the store can serve, otherwise why it cannot, in words for an operator's log.

@@ -77,6 +77,15 @@ func (w Work) dueIn(d time.Duration, now time.Time) Work {
 	return w
 }
 
+// suspectLapses is after how many leases in a row without a word of their holder a job counts as suspect: it may be what
+// ends those who work on it.
+const suspectLapses = 5
+
+// Notable tells whether a person should hear of what has become of the work: it died, or its holders vanish.
+func (w *Work) Notable() (died, suspect bool) {
+	return w.State == StateDead, w.State == StateLeased && w.Lapses == suspectLapses
+}
+
 // Anchor returns the work with its due time measured anew, when that lies further ahead than what was granted and the
 // allowance together: a clock that was ahead has set it. The work is then due when what was granted has passed once more,
 // and not at once, since the holder of a lease may be alive.

@@ -120,7 +120,7 @@ func (c *claim) lease(ctx context.Context) (int, *failure) {
 		return len(due), f
 	}
 	now := c.now()
-	models := make([]mongo.WriteModel, len(due))
+	var models []mongo.WriteModel
 	for i := range due {
 		due[i].place = i
 	}
@@ -128,13 +128,22 @@ func (c *claim) lease(ctx context.Context) (int, *failure) {
 	for i := range due {
 		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID,
 			MaxAttempts: c.opts.MaxAttempts}, now)
+		if next.State == job.StateDead {
+			if c.swap(ctx, &due[i].stored, &next) == nil { // by itself, to know that it was this call that did it
+				c.opts.Watch.Tell(due[i].JobID, &due[i].Work, &next)
+			}
+			continue
+		}
 		c.granted[next.Token] = grant{next, due[i].place}
-		models[i] = mongo.NewUpdateOneModel().SetFilter(due[i].unchanged()).SetUpdate(workChange(&due[i].Work, &next))
+		models = append(models, mongo.NewUpdateOneModel().SetFilter(due[i].unchanged()).SetUpdate(workChange(&due[i].Work, &next)))
+	}
+	if len(models) == 0 {
+		return len(due), nil
 	}
 	tracked, sent := track(ctx)
 	if _, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false)); err != nil {
 		f = writeFailed(err, sent)
-		c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(due), "error", c.explain(f))
+		c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(models), "error", c.explain(f))
 	} else if sent.commands > 1 {
 		f = &failure{fateUnknown, errSplit}
 	}
@@ -231,6 +240,9 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 		switch {
 		case room:
 			out = append(out, claimed)
+			if mine {
+				c.opts.Watch.Tell(r.JobID, &job.Work{}, &r.Work)
+			}
 		case mine:
 			if err := c.unclaim(ctx, &claimed); err != nil {
 				c.log.Warn("a claim too many could not be given back; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))

@@ -99,6 +99,7 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 	for t := s.newTries(ctx); ; {
 		matched, f := s.writeLease(within, c, update)
 		if f == nil && matched && !c.renews {
+			s.opts.Watch.Tell(c.jobID, &held, &c.next)
 			return c.next, nil
 		}
 		if f == nil || !f.hopeless() {

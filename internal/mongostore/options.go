@@ -11,6 +11,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 // The names used when none are configured: those of the seed's sample.
@@ -39,6 +41,8 @@ type Options struct {
 	Now      func() time.Time
 	NewPause func() backoff.BackOff
 	Dialer   options.ContextDialer
+	// Watch is told of work that dies or whose leases lapse; nil for nobody.
+	Watch job.Watch
 	// Logger hears of every change of the store's state. Default slog.Default().
 	Logger *slog.Logger
 }

@@ -27,7 +27,9 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 		}
 		next := g.record.Work.Claim(d.Grant(s.opts.MaxAttempts), s.now())
 		f := s.swap(ctx, &g.record, &next)
-		if f != nil {
+		if f == nil {
+			s.opts.Watch.Tell(g.jobID, &g.record.Work, &next)
+		} else {
 			if t.note(f); f.fate == fateRefused && !t.unknown {
 				return job.Outcome{Err: t.err()}
 			}

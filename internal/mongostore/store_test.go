@@ -49,8 +49,10 @@ func TestConformance(t *testing.T) {
 	uri := testenv.MongoURI(t)
 	storetest.Run(t, func(t *testing.T) storetest.Env {
 		clock := testenv.NewClock()
-		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
+		watched := &storetest.Watched{}
+		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts, Watch: watched.Tell}
 		return storetest.Env{
+			Watched: watched,
 			Store:  open(t, opts),
 			Clock:  clock,
 			Reopen: func() job.Store { return open(t, opts) },
@@ -67,7 +69,8 @@ func TestLinearizability(t *testing.T) { storetest.RunLinearizability(t, batched
 
 func batched(t *testing.T) storetest.Env {
 	clock := testenv.NewClock()
-	opts := mongostore.Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts}
+	watched := &storetest.Watched{}
+	opts := mongostore.Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts, Watch: watched.Tell}
 	wrap := func() job.Store { return batch.New(open(t, opts), batch.Config{Lanes: 2}) }
-	return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
+	return storetest.Env{Store: wrap(), Clock: clock, Watched: watched, Reopen: wrap}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/gofrs/flock"
 	"modernc.org/sqlite" // also the driver "sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 const (
@@ -54,6 +56,8 @@ type Options struct {
 	Now func() time.Time
 	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
 	MaxAttempts int
+	// Watch is told of work that dies or whose leases lapse; nil for nobody.
+	Watch job.Watch
 	// Logger hears why the store went out of service. Default slog.Default().
 	Logger *slog.Logger
 
@@ -77,7 +81,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, log: opts.Logger, lock: lock, path: File(dir),
+	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, watch: opts.Watch, log: opts.Logger, lock: lock, path: File(dir),
 		leftAlone: make(map[string]bool)}
 	if err := s.open(ctx, opts.pragmas); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())

@@ -43,9 +43,10 @@ func (s *Store) recordApart(d *job.Delivery, now time.Time, out *job.Outcome) er
 	if _, err := s.write.mark.Exec(); err != nil {
 		return err
 	}
+	before := len(s.changes)
 	err := s.recordOne(d, now, out)
 	if errors.Is(err, job.ErrRecordUnusable) {
-		*out = job.Outcome{Err: err}
+		*out, s.changes = job.Outcome{Err: err}, s.changes[:before]
 		_, err = s.write.backToMark.Exec()
 	}
 	if err != nil {
@@ -89,8 +90,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	r.Body = job.Body{}
 	v := job.Decide(&r.Record, d, now)
 	if v.Claim {
-		r.Work = r.Work.Claim(d.Grant(s.maxAttempts), now)
-		if err := s.saveWork(&r); err != nil {
+		if err := s.saveWork(&r, r.Work.Claim(d.Grant(s.maxAttempts), now)); err != nil {
 			return err
 		}
 		v = job.Decide(&r.Record, d, now)

@@ -20,9 +20,12 @@ import (
 type Store struct {
 	now         func() time.Time
 	maxAttempts int
-	log         *slog.Logger
-	path        string
-	lock        *flock.Flock
+	watch       job.Watch
+	// changes are those of work in the transaction under way.
+	changes []change
+	log     *slog.Logger
+	path    string
+	lock    *flock.Flock
 
 	writerDB, readerDB *sql.DB
 
@@ -143,7 +146,16 @@ func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
-	return s.twice(func() error { return s.transact(func() error { return f(s.now()) }) })
+	err := s.twice(func() error {
+		s.changes = s.changes[:0]
+		return s.transact(func() error { return f(s.now()) })
+	})
+	if err == nil {
+		for _, c := range s.changes {
+			s.watch.Tell(c.jobID, &c.before, &c.after)
+		}
+	}
+	return err
 }
 
 // twice calls f again when it finds the file damaged: a disk that cannot be read for a moment looks the same to SQLite. When

@@ -23,7 +23,15 @@ func TestMain(m *testing.M) {
 // open opens a store in dir and closes it when the test ends.
 func open(t *testing.T, dir string, clock *testenv.Clock) *sqlitestore.Store {
 	t.Helper()
+	return openWatched(t, dir, clock, nil)
+}
+
+func openWatched(t *testing.T, dir string, clock *testenv.Clock, watched *storetest.Watched) *sqlitestore.Store {
+	t.Helper()
 	opts := sqlitestore.Options{Logger: testenv.Logger(t), MaxAttempts: storetest.MaxAttempts}
+	if watched != nil {
+		opts.Watch = watched.Tell
+	}
 	if clock != nil {
 		opts.Now = clock.Now
 	}
@@ -41,11 +49,12 @@ func open(t *testing.T, dir string, clock *testenv.Clock) *sqlitestore.Store {
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Env {
-		dir, clock := t.TempDir(), testenv.NewClock()
+		dir, clock, watched := t.TempDir(), testenv.NewClock(), &storetest.Watched{}
 		return storetest.Env{
-			Store:  open(t, dir, clock),
-			Clock:  clock,
-			Reopen: func() job.Store { return open(t, dir, clock) },
+			Store:   openWatched(t, dir, clock, watched),
+			Clock:   clock,
+			Watched: watched,
+			Reopen:  func() job.Store { return open(t, dir, clock) },
 		}
 	})
 }
@@ -58,7 +67,7 @@ func TestModel(t *testing.T) { storetest.RunModel(t, batched) }
 func TestLinearizability(t *testing.T) { storetest.RunLinearizability(t, batched) }
 
 func batched(t *testing.T) storetest.Env {
-	dir, clock := t.TempDir(), testenv.NewClock()
-	wrap := func() job.Store { return batch.New(open(t, dir, clock), batch.Config{Lanes: 2}) }
-	return storetest.Env{Store: wrap(), Clock: clock, Reopen: wrap}
+	dir, clock, watched := t.TempDir(), testenv.NewClock(), &storetest.Watched{}
+	wrap := func() job.Store { return batch.New(openWatched(t, dir, clock, watched), batch.Config{Lanes: 2}) }
+	return storetest.Env{Store: wrap(), Clock: clock, Watched: watched, Reopen: wrap}
 }

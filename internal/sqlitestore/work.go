@@ -33,8 +33,7 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 			if bytes += len(r.Body.Data); i == req.Max || i > 0 && bytes > req.MaxBytes {
 				break
 			}
-			r.Work = r.Work.Retell()
-			if err := s.saveWork(r); err != nil {
+			if err := s.saveWork(r, r.Work.Retell()); err != nil {
 				return err
 			}
 			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: r.Work.Lease(now)})
@@ -76,10 +75,9 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 			if len(claimed) > 0 && bytes+len(r.Body.Data) > req.MaxBytes {
 				return claimed, nil
 			}
-			r.Work = r.Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
-				MaxAttempts: s.maxAttempts}, now)
 			if err == nil {
-				err = s.saveWork(r)
+				err = s.saveWork(r, r.Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
+					MaxAttempts: s.maxAttempts}, now))
 			}
 			switch {
 			case errors.Is(err, job.ErrRecordUnusable):
@@ -152,16 +150,28 @@ func (s *Store) changeWork(jobID string, change func(job.Work) (job.Work, error)
 	if err != nil {
 		return ofJob(jobID, err)
 	}
-	before := r.Work
-	if r.Work, err = change(r.Work); err != nil || r.Work == before {
+	next, err := change(r.Work)
+	if err != nil || next == r.Work {
 		return err
 	}
-	return s.saveWork(&r)
+	return s.saveWork(&r, next)
 }
 
-func (s *Store) saveWork(r *row) error {
-	_, err := s.write.saveWork.Exec(append(workColumns(&r.Work), r.id)...)
-	return ofJob(r.JobID, err)
+// change is a change of work that is to be told of once it is committed.
+type change struct {
+	jobID         string
+	before, after job.Work
+}
+
+// saveWork changes the work of a row, and notes what is to be told of it once that is committed.
+func (s *Store) saveWork(r *row, next job.Work) error {
+	before := r.Work
+	r.Work = next
+	if _, err := s.write.saveWork.Exec(append(workColumns(&next), r.id)...); err != nil {
+		return ofJob(r.JobID, err)
+	}
+	s.changes = append(s.changes, change{r.JobID, before, next})
+	return nil
 }
 
 // readBody reads the row's body into it.

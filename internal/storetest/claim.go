@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -121,10 +122,51 @@ func attemptsRunOut(t *testing.T, e Env) {
 	if got := claim(t, e.Store, "last", 1); len(got) != 1 || got[0].Record.JobID != "behind" {
 		t.Errorf("claimed %+v, want the job behind the dead one", got)
 	}
+	wantTold(t, e, "by claim: dead after 2 lapses", "by claim: leased after 1 lapses", "by claim: leased after 2 lapses",
+		"by delivery: dead after 2 lapses", "by delivery: leased after 1 lapses", "by delivery: leased after 2 lapses")
 	for _, id := range []string{"by delivery", "by claim"} {
 		if w := wantState(t, e.Store, id, job.StateDead, MaxAttempts); w.Error == "" || w.Token != "" {
 			t.Errorf("%s: dead with %+v", id, w)
 		}
+	}
+}
+
+// toldOnce: of a job that died is told once, and of a lease that lapsed with the next one.
+func toldOnce(t *testing.T, e Env) {
+	given := *record(t, e.Store, leased("given up", "")).Lease
+	kept := *record(t, e.Store, leased("kept", "")).Lease
+	for range 2 {
+		if err := e.Store.Release(t.Context(), "given up", given.Token, job.Release{Dead: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.Store.Complete(t.Context(), "kept", kept.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantTold(t, e, "given up: dead after 0 lapses")
+	lapsed := *record(t, e.Store, leased("lapsed", "")).Lease
+	e.Clock.Advance(2 * lease)
+	again := record(t, e.Store, leased("lapsed", "r2"))
+	record(t, e.Store, leased("lapsed", "r2")) // the same call
+	if _, err := e.Store.Renew(t.Context(), "lapsed", again.Lease.Token, lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Store.Complete(t.Context(), "lapsed", lapsed.Token, ""); !errors.Is(err, job.ErrLeaseLost) {
+		t.Errorf("%v, want ErrLeaseLost", err)
+	}
+	wantTold(t, e, "lapsed: leased after 1 lapses")
+	if err := e.Store.Release(t.Context(), "lapsed", again.Lease.Token, job.Release{}); err != nil {
+		t.Fatal(err)
+	}
+	e.Clock.Advance(time.Millisecond)
+	record(t, e.Store, leased("lapsed", "r3")) // a release is a word of the holder
+	wantTold(t, e)
+}
+
+func wantTold(t *testing.T, e Env, want ...string) {
+	t.Helper()
+	if got := e.Watched.take(); !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
 	}
 }
 

@@ -5,7 +5,9 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,8 +24,32 @@ type Env struct {
 	Store job.Store
 	// Clock is the store's clock. It stands still until a case moves it.
 	Clock *testenv.Clock
+	// Watched is what the store was told to tell. The factory makes it the store's job.Watch.
+	Watched *Watched
 	// Reopen closes nothing: it opens a second store on the same data, after the case closed the first.
 	Reopen func() job.Store
+}
+
+// Watched keeps what a store tells of its work.
+type Watched struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// Tell is a job.Watch.
+func (w *Watched) Tell(jobID string, work job.Work) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, fmt.Sprintf("%s: %v after %d lapses", jobID, work.State, work.Lapses))
+}
+
+func (w *Watched) take() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	lines := w.lines
+	w.lines = nil
+	slices.Sort(lines)
+	return lines
 }
 
 // Factory makes a fresh environment and cleans it up when the test ends.
@@ -61,6 +87,7 @@ func Run(t *testing.T, factory Factory) {
 		{"ClaimFitsTheReply", claimFitsTheReply},
 		{"GrantedAndLapses", grantedAndLapses},
 		{"AttemptsRunOut", attemptsRunOut},
+		{"ToldOnce", toldOnce},
 		{"UnclaimedWorkIsFree", unclaimedWorkIsFree},
 		{"ToldLeasesStay", toldLeasesStay},
 		{"RaceForTheWork", raceForTheWork},

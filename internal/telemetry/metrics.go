@@ -29,6 +29,7 @@ type Metrics struct {
 
 	failures      *prometheus.CounterVec
 	unread        *prometheus.CounterVec
+	died          prometheus.Counter
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
 }
@@ -53,6 +54,9 @@ func NewMetrics(b Build) *Metrics {
 		unread: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_unread_fields_total", Help: "Fields of bodies that were left out of a delivery, by field.",
 		}, []string{"field"}),
+		died: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "jobonce_dead_jobs_total", Help: "Jobs whose work was given up, or whose attempts were used up.",
+		}),
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "jobonce_batch_size", Help: "Deliveries per write to the store.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9),
@@ -90,7 +94,7 @@ func NewMetrics(b Build) *Metrics {
 	for _, field := range []string{"event", "status"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.batchSize, m.batchDuration, build,
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.died, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -123,6 +127,9 @@ func (m *Metrics) Failed(reason string) { m.failures.WithLabelValues(reason).Inc
 
 // Unread counts a field, event or status, that a delivery lacks because the one in its body could not be taken.
 func (m *Metrics) Unread(field string) { m.unread.WithLabelValues(field).Inc() }
+
+// Died counts a job whose work was given up.
+func (m *Metrics) Died() { m.died.Inc() }
 
 // Written counts a write to the store.
 func (m *Metrics) Written(deliveries int, took time.Duration) {
