@@ -167,7 +167,7 @@ func TestDoBackoff(t *testing.T) {
 		})
 	}
 	for attempts, want := range map[int]time.Duration{
-		-1: time.Second, 1: 2 * time.Second, 3: 8 * time.Second, 8: 256 * time.Second, 9: 5 * time.Minute, 1 << 30: 5 * time.Minute,
+		-1: time.Second, 1: 2 * time.Second, 3: 8 * time.Second, 11: 2048 * time.Second, 12: time.Hour, 1 << 30: time.Hour,
 	} {
 		if got := client.DefaultBackoff(attempts); got != want {
 			t.Errorf("DefaultBackoff(%d) is %v, want %v", attempts, got, want)

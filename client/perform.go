@@ -82,11 +82,11 @@ type permanentError struct{ error }
 func (e *permanentError) Unwrap() error { return e.error }
 
 // DefaultBackoff is how long work that failed is left alone, given how many leases the job has had, this one included:
-// 2 seconds at first, twice as long each time, 5 minutes at most.
+// 2 seconds at first, twice as long each time, an hour at most. With the service's default of 40 leases, work that always
+// fails is given up after 29 hours.
 func DefaultBackoff(attempts int) time.Duration {
-	const longest = 5 * time.Minute
-	if attempts > 8 { // 1 s << 9 is over it.
-		return longest
+	if attempts > 11 { // 1 s << 12 is over an hour.
+		return time.Hour
 	}
 	return time.Second << max(0, attempts)
 }

@@ -38,8 +38,9 @@ const (
 	MaxLease      = 24 * time.Hour
 	MaxRetryDelay = 24 * time.Hour
 
-	// DefaultMaxAttempts is how many leases a job is granted before it counts as dead.
-	DefaultMaxAttempts = 10
+	// DefaultMaxAttempts is how many leases a job is granted before it counts as dead: with the client's pauses, which grow
+	// to an hour, it is tried for 29 hours.
+	DefaultMaxAttempts = 40
 )
 
 // CheckJobID checks an id: 1 to 255 bytes of UTF-8 without control characters. Nothing else about it matters, it is
