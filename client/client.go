@@ -32,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -68,6 +69,7 @@ type Client struct {
 	recordAttempt func(context.Context, *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error)
 	policy        RetryPolicy
 	timeout       time.Duration
+	random        func() float64 // from 0 to 1
 	done          chan struct{}
 	close         func() error
 }
@@ -108,6 +110,7 @@ func New(target string, opts ...Option) (*Client, error) {
 		work:    joboncev1.NewWorkServiceClient(conn),
 		policy:  o.policy,
 		timeout: o.timeout,
+		random:  rand.Float64,
 		done:    make(chan struct{}),
 	}
 	if !o.tokenVaries {

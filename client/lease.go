@@ -36,7 +36,9 @@ func (h *holding) keep(ctx context.Context, endWork context.CancelCauseFunc) {
 			endWork(fmt.Errorf("%w: it ran out before it was renewed: %w", ErrLeaseLost, failure))
 			return
 		}
-		timer := time.NewTimer(min(max(left/3, minRenewPause), left))
+		// A third, spread by a quarter either way: leases that were granted at once are not renewed at once.
+		pause := left/4 + time.Duration(h.c.random()*float64(left/6))
+		timer := time.NewTimer(min(max(pause, minRenewPause), left))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -42,7 +43,7 @@ func TestLeaseLost(t *testing.T) {
 					if cause := context.Cause(ctx); !errors.Is(cause, client.ErrLeaseLost) {
 						t.Errorf("ended by %v", cause)
 					}
-					if took := time.Since(lost); took > 4*time.Second {
+					if took := time.Since(lost); took > 5*time.Second {
 						t.Errorf("it was noticed after %v of a lease of 10 s", took)
 					}
 					if other.Lease.Generation <= w.Lease.GetGeneration() {
@@ -268,6 +269,52 @@ func TestCloseDuringWork(t *testing.T) {
 		})
 		if !errors.Is(err, client.ErrLeaseLost) || !errors.Is(err, client.ErrClosed) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestRenewalsAreSpread: leases that were granted at once are not renewed at once, and each well before its end.
+func TestRenewalsAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const jobs, lease = 10, 30 * time.Second
+		s := startService(t)
+		c := s.client(t)
+		var mu sync.Mutex
+		var drawn int
+		c.SpreadBy(func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			drawn++
+			return float64(drawn%jobs) / jobs
+		})
+		var renewals []time.Time
+		s.through(func(ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
+			if method == renewRPC {
+				mu.Lock()
+				renewals = append(renewals, time.Now())
+				mu.Unlock()
+			}
+			return handler(ctx, req)
+		})
+		queue(t, c, jobIDs(jobs)...)
+		granted := time.Now()
+		startWorker(t, c, client.WorkerConfig{Concurrency: jobs, Lease: lease}, func(context.Context, *client.Work) error {
+			time.Sleep(lease / 2)
+			return nil
+		})
+		time.Sleep(lease)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(renewals) < jobs {
+			t.Fatalf("%d renewals", len(renewals))
+		}
+		for i, at := range renewals {
+			if after := at.Sub(granted); after < lease/4 || after >= lease/2 {
+				t.Errorf("a renewal %v after a lease of %v was granted", after, lease)
+			}
+			if i > 0 && at.Sub(renewals[i-1]) < 200*time.Millisecond {
+				t.Errorf("renewals after %v and %v", renewals[i-1].Sub(granted), at.Sub(granted))
+			}
 		}
 	})
 }
