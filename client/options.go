@@ -196,9 +196,14 @@ func (o *options) bearer(t target) *bearer {
 }
 
 func (o *options) dialOptions(t target, token *bearer) []grpc.DialOption {
-	transport := insecure.NewCredentials()
-	if !o.plaintext(t) {
+	var transport credentials.TransportCredentials
+	switch {
+	case o.plaintext(t):
+		transport = insecure.NewCredentials()
+	case o.useTLS:
 		transport = credentials.NewTLS(o.tlsConfig)
+	default:
+		transport = defaultTLS{credentials.NewTLS(nil)}
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
@@ -215,5 +220,6 @@ func (o *options) dialOptions(t target, token *bearer) []grpc.DialOption {
 	if token != nil {
 		opts = append(opts, grpc.WithPerRPCCredentials(token))
 	}
-	return append(opts, o.dial...)
+	opts = append(opts, o.dial...)
+	return append(opts, grpc.WithChainUnaryInterceptor(limitMetadata)) // Last: it sees what the others add.
 }

@@ -40,8 +40,9 @@ func TestPlaintextOnlyToThisMachine(t *testing.T) {
 				if plaintext && err != nil {
 					t.Errorf("got %v", err)
 				}
-				if !plaintext && (status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "tls:")) {
-					t.Errorf("got %v, want a failed handshake", err)
+				if !plaintext && (status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "tls:") ||
+					!strings.Contains(err.Error(), "WithInsecure allows plaintext")) {
+					t.Errorf("got %v, want a failed handshake and the option that mends it", err)
 				}
 			})
 		})
@@ -207,8 +208,9 @@ func TestTLSToThisMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A fake in plaintext: the handshake shows that TLS is what the client speaks.
 		c, _ := startAt(t, "127.0.0.1:50051", &fake{}, client.WithTLS(&tls.Config{MinVersion: tls.VersionTLS13}), client.WithoutRetry())
-		if _, err := c.GetJob(t.Context(), "j", 0); err == nil || !strings.Contains(err.Error(), "tls:") {
-			t.Errorf("got %v, want a failed handshake", err)
+		if _, err := c.GetJob(t.Context(), "j", 0); err == nil ||
+			!strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "WithInsecure") {
+			t.Errorf("got %v, want a failed handshake, and no hint against what was asked for", err)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -56,8 +57,11 @@ func (b *bearer) RequireTransportSecurity() bool { return !b.mayBeSeen }
 
 // checkToken never repeats the token: its error may be logged.
 func checkToken(token string) error {
-	if token == "" {
+	switch {
+	case token == "":
 		return errors.New("the token is empty")
+	case len(token) > maxMetadata:
+		return fmt.Errorf("the token is %d bytes; the limit is %d", len(token), maxMetadata)
 	}
 	for _, c := range []byte(token) {
 		if c <= ' ' || c > '~' {
