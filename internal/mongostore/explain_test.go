@@ -26,7 +26,10 @@ import (
 )
 
 // logs hands every line that is logged to the test.
-type logs struct{ lines chan string }
+type logs struct {
+	lines   chan string
+	awaited strings.Builder // the lines that await took
+}
 
 func newLogs() *logs { return &logs{lines: make(chan string, 10_000)} }
 
@@ -47,6 +50,7 @@ func (l *logs) await(t *testing.T, text string) string {
 		select {
 		case line := <-l.lines:
 			t.Log(line)
+			l.awaited.WriteString(line)
 			if strings.Contains(line, text) {
 				return line
 			}
@@ -54,6 +58,12 @@ func (l *logs) await(t *testing.T, text string) string {
 			t.Fatalf("nobody logged %q", text)
 		}
 	}
+}
+
+// whole returns all that was logged.
+func (l *logs) whole() string {
+	l.awaited.WriteString(l.rest())
+	return l.awaited.String()
 }
 
 // rest returns all that was logged and not yet awaited.

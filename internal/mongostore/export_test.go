@@ -13,3 +13,15 @@ func (s *Store) Anchor(ctx context.Context) { s.anchor(ctx, time.Time{}) }
 
 // CountUnclaimable counts now.
 func (s *Store) CountUnclaimable(ctx context.Context) { s.countUnclaimable(ctx) }
+
+// HintName is what upserts send as their hint.
+func (s *Store) HintName() string { return s.hintName() }
+
+// IndexSuspect is what a write calls whose hint is refused.
+func (s *Store) IndexSuspect(ctx context.Context) error { return s.indexSuspect(ctx) }
+
+// LookNow begins the look that otherwise comes once a minute.
+func (s *Store) LookNow() { s.doubts.wake <- struct{}{} }
+
+// WorkReady is what Claim asks first.
+func (s *Store) WorkReady() error { return s.workReady() }

@@ -23,6 +23,7 @@ type fakeServer struct {
 	listener net.Listener
 
 	mu      sync.Mutex
+	indexes []bson.D                         // what listIndexes returns, and createIndexes adds to
 	answers map[string]func(bson.Raw) bson.D // by the command's name
 	seen    map[string][]bson.Raw
 	conns   []net.Conn
@@ -45,9 +46,14 @@ func startFake(t *testing.T, config *tls.Config) *fakeServer {
 	f.answer("hello", bson.D{})
 	f.answer("ping", bson.D{{Key: "ok", Value: 1.0}})
 	f.answer("endSessions", bson.D{{Key: "ok", Value: 1.0}})
-	f.answer("createIndexes", bson.D{{Key: "ok", Value: 1.0}})
+	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
 	f.answer("listCollections", cursorOf())
-	f.answer("listIndexes", cursorOf())
+	f.answerWith("createIndexes", f.createIndexes)
+	f.answerWith("listIndexes", func(bson.Raw) bson.D {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return cursorOf(f.indexes...)
+	})
 	f.serving.Go(f.accept)
 	t.Cleanup(f.stop)
 	return f
@@ -67,6 +73,33 @@ func cursorOf(docs ...bson.D) bson.D {
 // failure is the reply of a command that failed.
 func failure(code int32, name, message string) bson.D {
 	return bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: code}, {Key: "codeName", Value: name}, {Key: "errmsg", Value: message}}
+}
+
+// setIndexes replaces the indexes of the collection.
+func (f *fakeServer) setIndexes(specs ...bson.D) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.indexes = specs
+}
+
+// createIndexes is what a healthy server answers: it makes what is not there by name.
+func (f *fakeServer) createIndexes(command bson.Raw) bson.D {
+	specs, _ := command.Lookup("indexes").Array().Values()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, value := range specs {
+		var spec bson.D
+		if err := bson.Unmarshal(value.Document(), &spec); err != nil {
+			return failure(9, "FailedToParse", err.Error())
+		}
+		named := func(e bson.E) bool {
+			return e.Key == "name" && e.Value == value.Document().Lookup("name").StringValue()
+		}
+		if !slices.ContainsFunc(f.indexes, func(have bson.D) bool { return slices.ContainsFunc(have, named) }) {
+			f.indexes = append(f.indexes, spec)
+		}
+	}
+	return bson.D{{Key: "ok", Value: 1.0}}
 }
 
 // answer sets what the server replies to a command from now on. To that of hello is added what the protocol needs.

@@ -70,8 +70,8 @@ func TestJudgeIndexes(t *testing.T) {
 				indexes = append(indexes, raw(t, d))
 			}
 			found, err := judgeIndexes(indexes)
-			if found != c.found {
-				t.Errorf("found: %t, want %t", found, c.found)
+			if (found != nil) != c.found {
+				t.Errorf("found %v, want one: %t", found, c.found)
 			}
 			if c.fault != "" {
 				wantSchemaError(t, err, c.fault)

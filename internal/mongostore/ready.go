@@ -1,26 +1,31 @@
 package mongostore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 const (
 	// remeasure is how often the indexes are looked at again.
 	remeasure = time.Minute
-	// prepareTimeout bounds one look. Building an index has its own time.
+	// prepareTimeout bounds one look. Making an index has its own time.
 	prepareTimeout = 15 * time.Second
-	indexTimeout   = time.Hour
-
-	codeInternalError = 1
+	// uniqueWait and workWait are how long a look waits for an index to be made before it leaves that to a later look.
+	uniqueWait = 3 * time.Second
+	workWait   = time.Second
+	// workPause is how soon the indexes for work are tried again.
+	workPause = 5 * time.Second
+	// graceTime is how long a start may take before that is an error.
+	graceTime = 10 * time.Second
 )
 
 // deployment is what a database says of itself.
@@ -37,293 +42,225 @@ const (
 	sharded    = "sharded cluster"
 )
 
-// schemaError is a state of the collection that a person has to change.
-type schemaError struct{ problem string }
+// schemaError is a state of the collection in which nothing may be recorded.
+type schemaError struct {
+	problem string
+	// passing is set when the store ends the state itself; otherwise a person has to.
+	passing bool
+}
 
 func (e *schemaError) Error() string { return e.problem }
 
-// maintain prepares the store until it succeeds, and looks again every minute after that.
+// preparation prepares a store, and looks after it from then on. One goroutine does all of it.
+type preparation struct {
+	*Store
+	// life ends when the store is closed.
+	life context.Context
+	// since is when the store became unready.
+	since time.Time
+	// good is when the latest look began that found all in order, and was is what it found.
+	good time.Time
+	was  collection
+	// unique and work make the indexes; nil until it is begun.
+	unique, work *build
+	builds       sync.WaitGroup
+	// blind is set once it was said that a build of the unique index may go unseen, hintless once the server was found to
+	// take no hint.
+	blind, hintless bool
+	// said and saidLevel are what was logged last about the unready store.
+	said      string
+	saidLevel slog.Level
+}
+
+// maintain prepares the store until it succeeds. After that it looks again every minute, and at once when a write has a
+// doubt about the unique index.
 func (s *Store) maintain(ctx context.Context) {
 	defer close(s.stopped)
+	p := &preparation{Store: s, life: ctx, since: time.Now()}
+	defer p.builds.Wait()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 100*time.Millisecond, 5*time.Second
 	for {
-		err := s.prepare(ctx)
+		doubts := s.doubts.take()
+		if len(doubts) > 0 {
+			s.log.Warn("the database refuses a hint at the unique index; looking at the index", "store", s.String())
+		}
+		err := p.look(len(doubts) > 0)
 		if ctx.Err() != nil {
 			return
 		}
-		s.report(err)
+		p.report(err)
+		if unready := s.unready.Load(); unready != nil {
+			err = *unready
+		}
+		for _, answer := range doubts {
+			answer <- err
+		}
 		wait := remeasure
 		if err == nil {
 			pause.Reset()
 		} else {
 			wait = pause.NextBackOff()
 		}
+		if s.workUnready.Load() != nil {
+			wait = min(wait, workPause)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
+		case <-p.building():
+		case <-s.doubts.wake:
 		}
 	}
 }
 
-// report takes note of how preparing went and logs what changed. A database that cannot be reached makes a prepared
-// store no less prepared: its calls find out by themselves, and Check does.
-func (s *Store) report(err error) {
-	before := s.unready.Load()
+// doubts are the writes that wait for a look at the unique index.
+type doubts struct {
+	mu      sync.Mutex
+	waiting []chan<- error
+	wake    chan struct{}
+}
+
+func (d *doubts) add() <-chan error {
+	answer := make(chan error, 1)
+	d.mu.Lock()
+	d.waiting = append(d.waiting, answer)
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+	return answer
+}
+
+func (d *doubts) take() []chan<- error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	taken := d.waiting
+	d.waiting = nil
+	return taken
+}
+
+// hintName is the name of the unique index, for every upsert to send as its hint; empty when the server takes none.
+func (s *Store) hintName() string {
+	if name := s.hint.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
+// indexSuspect is for a write that failed under a hint with code 2 or 27, which applied nothing. It returns nil once a look
+// has found the unique index good: the server takes no hints, and then [Store.hintName] gives none any more, or the error was
+// not about the hint. Otherwise the error matches [job.ErrUnavailable]. Calls that come at the same time share a look, which
+// began after they came.
+func (s *Store) indexSuspect(ctx context.Context) error {
+	var err error
+	select {
+	case err = <-s.doubts.add():
+	case <-s.stopped:
+		err = errors.New("closed")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", job.ErrUnavailable, s.explain(err))
+	}
+	return nil
+}
+
+// workReady returns nil once work can be claimed, and otherwise an error that matches [job.ErrUnavailable]: without its
+// indexes a claim would read the whole collection.
+func (s *Store) workReady() error {
+	if err := s.workUnready.Load(); err != nil {
+		return fmt.Errorf("%w: %w", job.ErrUnavailable, *err)
+	}
+	return nil
+}
+
+// report takes note of what a look came to, and logs what changed. A database that cannot be reached makes a prepared store
+// no less prepared: its calls find out by themselves, and Check does. A schemaError does.
+func (p *preparation) report(err error) {
+	before := p.unready.Load()
 	var schema *schemaError
+	bad := errors.As(err, &schema)
 	switch {
 	case err == nil && before != nil:
-		s.unready.Store(nil)
-		t := s.deployment.Load()
-		s.log.Info("store ready", "store", s.String(), "topology", t.kind, "clock_offset", s.ClockOffset())
+		p.unready.Store(nil)
+		p.said = ""
+		t := p.deployment.Load()
+		p.log.Info("store ready", "store", p.String(), "topology", t.kind, "clock_offset", p.ClockOffset())
 		if t.kind == standalone {
-			s.log.Warn("the database is a standalone server: it loses what it has when its disk is lost, and has no " +
+			p.log.Warn("the database is a standalone server: it loses what it has when its disk is lost, and has no " +
 				"retryable writes, so every interrupted write is settled by repeating it with its request id; " +
 				"use a replica set in production")
 		}
 		select {
-		case <-s.ready:
+		case <-p.ready:
 		default:
-			close(s.ready)
+			close(p.ready)
 		}
-	case err != nil && (before != nil || errors.As(err, &schema)):
-		err = s.explain(err)
-		s.unready.Store(&err)
-		if before == nil || (*before).Error() != err.Error() {
-			s.log.Error("store not ready", "store", s.String(), "error", err)
+	case bad && before == nil:
+		p.unready.Store(&err)
+		p.since, p.said, p.saidLevel = time.Now(), err.Error(), slog.LevelError
+		p.log.Error("store not ready any more: what keeps a delivery from being FIRST twice is gone, and those recorded since the "+
+			"last good look may have been", "store", p.String(), "error", err, "last_good_look", p.good.UTC().Format(time.RFC3339))
+	case err != nil && before != nil:
+		err = p.explain(err)
+		p.unready.Store(&err)
+		level := slog.LevelWarn // a start takes its time
+		if bad && !schema.passing || !bad && time.Since(p.since) > graceTime {
+			level = slog.LevelError
+		}
+		if p.said != err.Error() || p.saidLevel != level {
+			p.said, p.saidLevel = err.Error(), level
+			p.log.Log(p.life, level, "store not ready", "store", p.String(), "error", err)
 		}
 	case err != nil:
-		s.log.Warn("cannot look after the store", "store", s.String(), "error", s.explain(err))
+		p.log.Warn("cannot look after the store", "store", p.String(), "error", p.explain(err))
 	}
 }
 
-// prepare looks at everything that must be right before the store may serve.
-func (s *Store) prepare(ctx context.Context) error {
-	look, cancel := context.WithTimeout(ctx, prepareTimeout)
+// look looks at all that must be in order for the store to serve, and makes what is missing. With suspect set, the unique
+// index may be under construction.
+func (p *preparation) look(suspect bool) error {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(p.life, prepareTimeout)
 	defer cancel()
-	if err := s.hello(look); err != nil {
+	if err := p.hello(ctx); err != nil {
 		return err
 	}
-	if err := s.checkCollection(look); err != nil {
-		return err
+	found, err := p.inspect(ctx)
+	if err == nil {
+		err = p.gone(&found)
 	}
-	return s.ensureIndexes(ctx)
-}
-
-// checkCollection refuses a collection that the upsert cannot be trusted on. One that does not exist is fine.
-func (s *Store) checkCollection(ctx context.Context) error {
-	specs, err := s.coll.Database().ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: s.coll.Name()}})
+	var schema *schemaError
+	if errors.As(err, &schema) {
+		p.unique = nil // what comes next may be under construction again
+	}
 	if err != nil {
 		return err
 	}
-	for _, spec := range specs {
-		if spec.Name == s.coll.Name() {
-			if err := judgeCollection(spec.Name, spec.Type, spec.Options); err != nil {
-				return err
-			}
-		}
+	if err := p.ensureUnique(ctx, &found, suspect); err != nil {
+		return err
 	}
+	p.good, p.was = began, found
+	p.ensureWork(&found)
 	return nil
 }
 
-func judgeCollection(name, kind string, opts bson.Raw) error {
-	if kind != "" && kind != "collection" {
-		return &schemaError{fmt.Sprintf("%s is a %s; name a plain collection with --mongodb-collection", name, kind)}
-	}
-	if capped, _ := opts.Lookup("capped").BooleanOK(); capped {
-		return &schemaError{name + " is a capped collection, which drops its oldest jobs; name a plain collection with --mongodb-collection"}
-	}
-	if c, ok := opts.Lookup("collation").DocumentOK(); ok {
-		if locale, _ := c.Lookup("locale").StringValueOK(); locale != "" && locale != "simple" {
-			return &schemaError{fmt.Sprintf("%s has the default collation %q, under which different ids can be equal; "+
-				"copy its documents into a collection without a collation and name that with --mongodb-collection", name, locale)}
-		}
-	}
-	return nil
-}
-
-// ensureIndexes makes the indexes that are missing, and refuses those that do not do what ours do.
-func (s *Store) ensureIndexes(ctx context.Context) error {
-	look, cancel := context.WithTimeout(ctx, prepareTimeout)
-	defer cancel()
-	cursor, err := s.coll.Indexes().List(look)
-	if err != nil {
-		return err
-	}
-	var found []bson.Raw
-	if err := cursor.All(look, &found); err != nil {
-		return err
-	}
-	ok, err := judgeIndexes(found)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		if err := s.createIndex(ctx); err != nil {
-			return err
-		}
-	}
-	return s.createWorkIndexes(ctx, found)
-}
-
-// createWorkIndexes makes those that are missing by name.
-func (s *Store) createWorkIndexes(ctx context.Context, found []bson.Raw) error {
-	have := map[string]bool{}
-	for _, index := range found {
-		name, _ := index.Lookup("name").StringValueOK()
-		have[name] = true
-	}
-	for _, model := range workIndexes() {
-		name := model.Keys.(bson.D)[0].Key + "_1"
-		if have[name] {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
-		defer cancel()
-		if _, err := s.coll.Indexes().CreateOne(ctx, model); err != nil {
-			return fmt.Errorf("make the index %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// createIndex makes the unique index with the name that the seed's own createIndex gives it, so that either may come
-// first.
-func (s *Store) createIndex(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, indexTimeout)
-	defer cancel()
-	s.log.Info("making the unique index", "store", s.String(), "index", indexName)
-	_, err := s.coll.Indexes().CreateOne(ctx, uniqueIndex())
-	var command mongo.CommandError
-	// DocumentDB has no error of its own for duplicates.
-	vague := errors.As(err, &command) && command.Code == codeInternalError
-	if !vague && !mongo.IsDuplicateKeyError(err) {
-		return err
-	}
-	which, ferr := s.findDuplicate(ctx)
-	if vague && (ferr != nil || which == "") {
-		return err
-	}
+// gone compares what is there with what an earlier look found good. What was dropped is made again by the next look; first
+// it has to be said.
+func (p *preparation) gone(found *collection) error {
+	was := p.was
+	p.was = collection{}
 	switch {
-	case ferr != nil:
-		which = "run the aggregation in docs/mongodb.md to find them"
-	case which == "":
-		which = "they seem to be gone by now"
+	case was.uuid != nil && (found.uuid == nil || !bytes.Equal(was.uuid.Data, found.uuid.Data)):
+		return &schemaError{"the collection was dropped or replaced: the jobs that it held are forgotten, and their next " +
+			"deliveries will be FIRST", true}
+	case was.unique != nil && (found.unique == nil || nameOf(was.unique) != nameOf(found.unique)):
+		return &schemaError{"the unique index on job_id was dropped", true}
 	}
-	return &schemaError{fmt.Sprintf("the unique index on job_id cannot be made over duplicates: %s; keep one document "+
-		"of each job and delete the others, then JobOnce goes on by itself", which)}
-}
-
-// findDuplicate names one job_id that several documents have; empty when there is none.
-func (s *Store) findDuplicate(ctx context.Context) (string, error) {
-	cursor, err := s.coll.Aggregate(ctx, duplicatesPipeline())
-	if err != nil {
-		return "", err
-	}
-	var found []struct {
-		ID any `bson:"_id"`
-		N  int `bson:"n"`
-	}
-	if err := cursor.All(ctx, &found); err != nil {
-		return "", err
-	}
-	if len(found) == 0 {
-		return "", nil
-	}
-	if found[0].ID == nil {
-		return fmt.Sprintf("%d documents have no job_id", found[0].N), nil
-	}
-	return fmt.Sprintf("%d documents have the job_id %q", found[0].N, fmt.Sprint(found[0].ID)), nil
-}
-
-// indexName is what createIndex({job_id: 1}) names it by itself.
-const indexName = "job_id_1"
-
-func uniqueIndex() mongo.IndexModel {
-	return mongo.IndexModel{
-		Keys:    bson.D{{Key: fieldJobID, Value: 1}},
-		Options: options.Index().SetName(indexName).SetUnique(true),
-	}
-}
-
-// workIndexes are what claims need. Each is partial, so that finished and untracked jobs, which lack the field, cost
-// nothing.
-func workIndexes() []mongo.IndexModel {
-	var models []mongo.IndexModel
-	for _, field := range []string{inWork(workDue), inWork(workClaimID)} {
-		models = append(models, mongo.IndexModel{
-			Keys: bson.D{{Key: field, Value: 1}},
-			Options: options.Index().SetName(field + "_1").
-				SetPartialFilterExpression(bson.D{{Key: field, Value: bson.D{{Key: "$exists", Value: true}}}}),
-		})
-	}
-	return models
-}
-
-// duplicatesPipeline finds one job_id that stands in several documents. docs/mongodb.md has it for people.
-func duplicatesPipeline() mongo.Pipeline {
-	return mongo.Pipeline{
-		{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$" + fieldJobID}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}}}}},
-		{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 1}}}}}},
-		{{Key: "$limit", Value: 1}},
-	}
-}
-
-// judgeIndexes tells whether the collection has the unique index on job_id, whatever its name. An index on exactly that
-// key which does not hold for every document, or compares otherwise than byte for byte, is refused: the upsert would be
-// let through where it must not be.
-func judgeIndexes(indexes []bson.Raw) (found bool, err error) {
-	for _, index := range indexes {
-		if !keyIsJobID(index) {
-			continue
-		}
-		name, _ := index.Lookup("name").StringValueOK()
-		var faults []string
-		if unique, _ := index.Lookup("unique").BooleanOK(); !unique {
-			faults = append(faults, "it is not unique")
-		}
-		if sparse, _ := index.Lookup("sparse").BooleanOK(); sparse {
-			faults = append(faults, "it is sparse")
-		}
-		if _, ok := index.Lookup("partialFilterExpression").DocumentOK(); ok {
-			faults = append(faults, "it is partial")
-		}
-		if index.Lookup("expireAfterSeconds").IsNumber() {
-			faults = append(faults, "it expires documents")
-		}
-		if c, ok := index.Lookup("collation").DocumentOK(); ok {
-			if locale, _ := c.Lookup("locale").StringValueOK(); locale != "simple" {
-				faults = append(faults, "it has the collation "+locale)
-			}
-		}
-		if len(faults) > 0 {
-			return false, &schemaError{fmt.Sprintf("the index %q on job_id must be unique and nothing else, but %s; drop it "+
-				"(db.COLLECTION.dropIndex(%q)), and JobOnce makes the right one", name, strings.Join(faults, " and "), name)}
-		}
-		found = true
-	}
-	return found, nil
-}
-
-// keyIsJobID tells whether the index's key is {job_id: 1}. The number may be of any type.
-func keyIsJobID(index bson.Raw) bool {
-	key, ok := index.Lookup("key").DocumentOK()
-	if !ok {
-		return false
-	}
-	elements, err := key.Elements()
-	if err != nil || len(elements) != 1 || elements[0].Key() != fieldJobID {
-		return false
-	}
-	n, ok := elements[0].Value().AsInt64OK()
-	return ok && n == 1
-}
-
-// Until the look at the indexes keeps the name of the unique one.
-func (s *Store) hintName() string { return "" }
-func (s *Store) hintRefused()     {}
-func (s *Store) workReady() error { return nil }
-func (s *Store) indexSuspect(context.Context) error {
+	p.was = was
 	return nil
 }

@@ -21,6 +21,8 @@ import (
 const (
 	// suspectTries is after how many tries a duplicate key is looked into.
 	suspectTries = 8
+	// maxDoubts is how often the unique index is looked at for one job before its failure counts as its own.
+	maxDoubts = 2
 	// maxBulk bounds a bulk on the wire, in bytes: the driver splits one over 48 MB.
 	maxBulk = 40_000_000
 )
@@ -38,7 +40,7 @@ type group struct {
 	update   update
 	fresh    job.Record // the record that the update makes
 	textOnly bool       // the database refused the embedded document
-	unhinted bool       // and an upsert with a hint
+	doubts   int        // how often the unique index was looked at, because a hint was refused
 	// duplicates counts the tries in a row that met a duplicate key.
 	duplicates int
 
@@ -201,6 +203,9 @@ type round struct {
 	failed *failure
 	// alone are those that are to go on by themselves.
 	alone []*group
+	// looked is true once a refused hint had the unique index looked at, and index is what was wrong with it.
+	looked bool
+	index  error
 }
 
 // round writes the groups that are not yet written, reads those that are not new, and settles what is known then.
@@ -262,10 +267,11 @@ func (r *round) stray(g *group, f *failure) {
 // write sends one bulk and notes each group's fate.
 func (r *round) write(groups []*group) {
 	hint := r.hintName()
+	r.looked = false
 	models := make([]mongo.WriteModel, len(groups))
 	for i, g := range groups {
 		m := mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(bson.Raw(g.update.bytes)).SetUpsert(true)
-		if hint != "" && !g.unhinted {
+		if hint != "" {
 			m.SetHint(hint)
 		}
 		models[i] = m
@@ -295,7 +301,7 @@ func (r *round) write(groups []*group) {
 		e, bad := failed[i]
 		switch {
 		case bad:
-			r.item(g, e, hint != "" && !g.unhinted)
+			r.item(g, e, hint != "")
 		case bulk.WriteConcernError != nil:
 			// It may yet be rolled back: the next try finds our own record, or makes it.
 			unconfirmed = append(unconfirmed, g)
@@ -305,9 +311,6 @@ func (r *round) write(groups []*group) {
 			if g.created = upserted && !confirm; g.created {
 				g.record = stored{Record: g.fresh}
 				g.record.Body, g.record.Deliveries = job.Body{}, int64(len(g.deliveries))
-			}
-			if g.unhinted && hint != "" {
-				r.hintRefused()
 			}
 		}
 	}
@@ -323,13 +326,16 @@ func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
 		g.duplicates = 0
 	}
 	switch f := (&failure{itemFate(e), e}); {
-	case hinted && aboutHint(e.Code):
+	case hinted && aboutHint(e.Code) && g.doubts < maxDoubts:
 		// The index is gone, the server takes no hint here, or the error is about the stored counter.
-		if err := r.indexSuspect(r.ctx); err != nil {
-			r.stray(g, &failure{fateUnsent, err})
+		if !r.looked { // once for all that the bulk held
+			r.looked, r.index = true, r.indexSuspect(r.ctx)
+		}
+		if r.index != nil {
+			r.strike([]*group{g}, &failure{fateUnsent, r.index})
 			return
 		}
-		g.unhinted = true
+		g.doubts++
 		r.alone = append(r.alone, g)
 	case g.update.embedded && aboutDocument(e.Code):
 		// The text alone is stored then, and the delivery still counts.

@@ -44,6 +44,12 @@ type Store struct {
 	// unready is why the store does not serve, as far as preparing goes; nil once it is prepared.
 	unready atomic.Pointer[error]
 	ready   chan struct{} // closed when it is prepared for the first time
+	// workUnready is why work cannot be claimed; nil once it can.
+	workUnready atomic.Pointer[error]
+	// hint names the unique index, for every upsert to send; nil when the server takes none. It stays when the index is lost,
+	// so that what is under way fails.
+	hint   atomic.Pointer[string]
+	doubts doubts
 
 	stop    context.CancelFunc
 	stopped chan struct{}
@@ -99,7 +105,9 @@ func Open(opts Options) (*Store, error) {
 		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
 		missRate: rate.NewLimiter(maxMisses, maxMisses),
 	}
+	s.doubts.wake = make(chan struct{}, 1)
 	s.unready.Store(&errPreparing)
+	s.workUnready.Store(&errPreparing)
 	s.coll = client.Database(opts.Database).Collection(opts.Collection,
 		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
 	s.linear = linearCollection(s.coll)
