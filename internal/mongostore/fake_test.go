@@ -31,6 +31,9 @@ type fakeServer struct {
 	serving sync.WaitGroup
 }
 
+// probe is the name here of the update that finds out whether the server takes a hint.
+const probe = "update with a hint alone"
+
 // startFake starts a server that answers like a healthy standalone with an empty database. With a TLS configuration it
 // speaks TLS only.
 func startFake(t *testing.T, config *tls.Config) *fakeServer {
@@ -46,7 +49,7 @@ func startFake(t *testing.T, config *tls.Config) *fakeServer {
 	f.answer("hello", bson.D{})
 	f.answer("ping", bson.D{{Key: "ok", Value: 1.0}})
 	f.answer("endSessions", bson.D{{Key: "ok", Value: 1.0}})
-	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
+	f.answer(probe, bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
 	f.answer("listCollections", cursorOf())
 	f.answerWith("createIndexes", f.createIndexes)
 	f.answerWith("listIndexes", func(bson.Raw) bson.D {
@@ -218,6 +221,9 @@ func (f *fakeServer) reply(command bson.Raw) bson.D {
 	name := first.Key()
 	if name == "isMaster" || name == "ismaster" {
 		name = "hello"
+	}
+	if _, err := command.LookupErr("updates", "0", "q", "_id", "$exists"); err == nil {
+		name = probe
 	}
 	f.mu.Lock()
 	f.seen[name] = append(f.seen[name], command)

@@ -61,12 +61,12 @@ func next(t *testing.T, held <-chan bson.Raw) bson.Raw {
 
 // refuseHints makes the server refuse every hint.
 func (f *fakeServer) refuseHints(code int32) {
-	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "writeErrors", Value: bson.A{bson.D{
+	f.answer(probe, bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "writeErrors", Value: bson.A{bson.D{
 		{Key: "index", Value: int32(0)}, {Key: "code", Value: code}, {Key: "errmsg", Value: "planner returned error: bad hint"}}}}})
 }
 
 func (f *fakeServer) takeHints() {
-	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
+	f.answer(probe, bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
 }
 
 func wantUnready(t *testing.T, s *mongostore.Store, reason string) {
@@ -394,4 +394,75 @@ func TestDropped(t *testing.T) {
 	if names := uniqueIndexes(t, jobs); len(names) != 1 {
 		t.Errorf("indexes on job_id: %q", names)
 	}
+}
+
+// TestUpsertHinted: every upsert names the index, and what comes of one whose hint is refused.
+func TestUpsertHinted(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose   func(*fakeServer) // what happens to the index once the store serves
+		lost   bool
+		hinted bool // whether the upserts that were taken had a hint
+		looks  int
+	}{
+		"taken":             {lose: func(*fakeServer) {}, hinted: true},
+		"no hints at all":   {lose: func(f *fakeServer) { f.refuseHints(2) }, looks: 1},
+		"the index is lost": {lose: func(f *fakeServer) { f.setIndexes() }, lost: true, looks: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t, nil)
+			s, l := openFake(t, f)
+			awaitReady(t, s)
+			_, release := f.hold(t, func(command bson.Raw) bool { return isUnique(command) && c.lost })
+			c.lose(f)
+			f.answerWith("update", func(command bson.Raw) bson.D { return answerUpserts(command, name != "taken") })
+			looks := len(f.commands("listIndexes"))
+			var deliveries []job.Delivery
+			for _, id := range []string{"a", "b", "c"} {
+				deliveries = append(deliveries, delivery(t, job.Input{JobID: id}))
+			}
+			for _, o := range s.Record(t.Context(), deliveries) {
+				if c.lost {
+					wantUnavailable(t, o.Err)
+				} else if o.Err != nil || o.Verdict.Disposition != job.First {
+					t.Errorf("%+v", o)
+				}
+			}
+			if n := len(f.commands("listIndexes")) - looks; n != c.looks && !c.lost { // a lost one is looked for again
+				t.Errorf("%d looks for three jobs, want %d", n, c.looks)
+			}
+			commands := f.commands("update")
+			if hint, _ := commands[len(commands)-1].Lookup("updates", "0", "hint").StringValueOK(); (hint == "job_id_1") != (c.hinted || c.lost) {
+				t.Errorf("the last upsert was sent with the hint %q", hint)
+			}
+			if c.lost {
+				l.await(t, "the unique index on job_id was dropped")
+				wantUnready(t, s, "")
+				if n := len(commands); n != 1 {
+					t.Errorf("%d bulks were sent", n)
+				}
+			}
+			release()
+		})
+	}
+}
+
+// answerUpserts takes upserts, or refuses them for their hints.
+func answerUpserts(command bson.Raw, refuse bool) bson.D {
+	updates, _ := command.Lookup("updates").Array().Values()
+	upserted, refused := bson.A{}, bson.A{}
+	for i, u := range updates {
+		if _, err := u.Document().LookupErr("hint"); err == nil && refuse {
+			refused = append(refused, bson.D{{Key: "index", Value: int32(i)}, {Key: "code", Value: int32(2)}, {Key: "errmsg", Value: "bad hint"}})
+		} else {
+			upserted = append(upserted, bson.D{{Key: "index", Value: int32(i)}, {Key: "_id", Value: bson.NewObjectID()}})
+		}
+	}
+	reply := bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(len(upserted))}, {Key: "nModified", Value: int32(0)}}
+	if len(upserted) > 0 {
+		reply = append(reply, bson.E{Key: "upserted", Value: upserted})
+	}
+	if len(refused) > 0 {
+		reply = append(reply, bson.E{Key: "writeErrors", Value: refused})
+	}
+	return reply
 }

@@ -21,8 +21,6 @@ import (
 const (
 	// suspectTries is after how many tries a duplicate key is looked into.
 	suspectTries = 8
-	// maxDoubts is how often the unique index is looked at for one job before its failure counts as its own.
-	maxDoubts = 2
 	// maxBulk bounds a bulk on the wire, in bytes: the driver splits one over 48 MB.
 	maxBulk = 40_000_000
 )
@@ -40,7 +38,7 @@ type group struct {
 	update   update
 	fresh    job.Record // the record that the update makes
 	textOnly bool       // the database refused the embedded document
-	doubts   int        // how often the unique index was looked at, because a hint was refused
+	looked   bool       // a hint of it was refused, and the unique index was found good
 	// duplicates counts the tries in a row that met a duplicate key.
 	duplicates int
 
@@ -326,7 +324,7 @@ func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
 		g.duplicates = 0
 	}
 	switch f := (&failure{itemFate(e), e}); {
-	case hinted && aboutHint(e.Code) && g.doubts < maxDoubts:
+	case hinted && aboutHint(e.Code) && !g.looked:
 		// The index is gone, the server takes no hint here, or the error is about the stored counter.
 		if !r.looked { // once for all that the bulk held
 			r.looked, r.index = true, r.indexSuspect(r.ctx)
@@ -335,7 +333,7 @@ func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
 			r.strike([]*group{g}, &failure{fateUnsent, r.index})
 			return
 		}
-		g.doubts++
+		g.looked = true
 		r.alone = append(r.alone, g)
 	case g.update.embedded && aboutDocument(e.Code):
 		// The text alone is stored then, and the delivery still counts.
