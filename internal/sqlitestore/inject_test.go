@@ -106,12 +106,19 @@ func TestFailedFlush(t *testing.T) {
 	}
 }
 
-// TestFailedWriteGoesOn: after a single read or write that failed, and was taken back, the store goes on.
+// TestFailedWriteGoesOn: after a single write that failed, and was taken back, or a read that failed, the store goes on.
 func TestFailedWriteGoesOn(t *testing.T) {
-	for _, f := range []fault{{"pwrite64", "ENOSPC", 0, true}, {"pread64", "EIO", 0, true}} {
-		t.Run(f.call+" "+f.errno, func(t *testing.T) {
-			l := f.run(t, 1, "80..82", false)
-			if l.answers["unavailable"] == 0 || l.answers["ok"] < 20 {
+	for _, c := range []struct {
+		fault
+		when    string
+		refused bool // what was asked again was not
+	}{
+		{fault{"pwrite64", "ENOSPC", 0, true}, "80..82", true},
+		{fault{"pread64", "EIO", 0, true}, "90..92", false},
+	} {
+		t.Run(c.call+" "+c.errno, func(t *testing.T) {
+			l := c.run(t, 1, c.when, false)
+			if l.answers["unavailable"] > 0 != c.refused || l.answers["ok"] < 20 {
 				t.Errorf("answers: %v", l.answers)
 			}
 		})

@@ -52,7 +52,8 @@ var (
 
 // Options adjust a store; the zero value is fine.
 type Options struct {
-	// Now is the clock. Default time.Now.
+	// Now is the clock. Default: the machine's clock when the store was opened, carried on by its monotonic one, which
+	// follows when the machine's is set, but never by a jump under a running lease.
 	Now func() time.Time
 	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
 	MaxAttempts int
@@ -61,6 +62,8 @@ type Options struct {
 	// Logger hears why the store went out of service. Default slog.Default().
 	Logger *slog.Logger
 
+	// readClock replaces the machine's clocks. Tests set it.
+	readClock func() (wall time.Time, mono time.Duration)
 	// pragmas are run on the writer, after those that it has anyway. Tests set them.
 	pragmas []string
 }
@@ -68,8 +71,13 @@ type Options struct {
 // Open opens the store in dir, which it makes (mode 0700) when it is missing. It changes nothing in a file that it
 // refuses. The context bounds the opening alone.
 func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
+	var own *clock
 	if opts.Now == nil {
-		opts.Now = time.Now
+		if opts.readClock == nil {
+			opts.readClock = machineClock()
+		}
+		own = newClock(opts.readClock)
+		opts.Now = own.now
 	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
@@ -81,11 +89,14 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{now: opts.Now, maxAttempts: opts.MaxAttempts, watch: opts.Watch, log: opts.Logger, lock: lock, path: File(dir),
-		leftAlone: make(map[string]bool)}
+	s := &Store{now: opts.Now, clock: own, maxAttempts: opts.MaxAttempts, watch: opts.Watch, log: opts.Logger, lock: lock,
+		path: File(dir), leftAlone: make(map[string]bool)}
 	if err := s.open(ctx, opts.pragmas); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
 	}
+	_ = s.anchor(ctx) // which is logged, and tried again
+	ctx, s.stopUpkeep = context.WithCancel(context.WithoutCancel(ctx))
+	s.upkeepEnds.Go(func() { s.upkeep(ctx) })
 	return s, nil
 }
 
@@ -168,7 +179,24 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	}
 	s.readerDB.SetMaxOpenConns(readers)
 	s.readerDB.SetMaxIdleConns(readers)
-	return s.prepare(ctx, pragmas)
+	if err := s.prepare(ctx, pragmas); err != nil {
+		return err
+	}
+	return s.lookBack(ctx)
+}
+
+// lookBack says when the clock is behind what the file holds: it was ahead then, or it is wrong now.
+func (s *Store) lookBack(ctx context.Context) error {
+	var newest sql.NullInt64
+	err := s.readerDB.QueryRowContext(ctx, "SELECT first_seen FROM jobs ORDER BY id DESC LIMIT 1").Scan(&newest)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if behind := fromMillis(newest.Int64).Sub(s.now()); err == nil && behind > anchorAllowance {
+		s.log.Warn("embedded store: the machine's clock is behind the newest job; check it. Leases and delays that lie further "+
+			"ahead than granted run anew", "file", s.path, "behind", behind)
+	}
+	return describe(err)
 }
 
 // fileState is what a file turned out to be.

@@ -108,5 +108,8 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		r.LastConflict = c
 	}
 	*out = job.Answer(r.Record, v, now)
+	if out.Lease != nil {
+		*out.Lease = s.told(*out.Lease)
+	}
 	return nil
 }

@@ -18,7 +18,11 @@ import (
 
 // Store is the embedded store. One connection writes, one transaction per call of Record; others read beside it.
 type Store struct {
-	now         func() time.Time
+	now func() time.Time
+	// clock is behind now; nil when somebody else's clock is.
+	clock       *clock
+	stopUpkeep  context.CancelFunc
+	upkeepEnds  sync.WaitGroup
 	maxAttempts int
 	watch       job.Watch
 	// changes are those of work in the transaction under way.
@@ -66,6 +70,9 @@ const (
 	// dueQuery names the states that can be claimed, as the index does.
 	dueQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
+	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
+	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
+		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`
 	ofClaimCallQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
 		AND work_due > ?2 ORDER BY work_due`
 )
@@ -305,6 +312,8 @@ func (s *Store) Check(context.Context) error { return s.usable() }
 
 // Close implements [job.Store]. It lets another process have the directory.
 func (s *Store) Close() error {
+	s.stopUpkeep()
+	s.upkeepEnds.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed.CompareAndSwap(false, true) {
