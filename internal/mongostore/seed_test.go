@@ -2,12 +2,9 @@ package mongostore_test
 
 import (
 	"bufio"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // script is a running testdata/seed/seed.mjs.
@@ -169,58 +167,19 @@ func (s *script) read(t *testing.T, jobID string) answer {
 	return a
 }
 
-// installScript puts the script and the packages it needs into the tests' cache, once for each version of the two, and
-// returns the directory.
+// installScript puts the script and the packages it needs into the tests' cache, and returns the directory.
 func installScript(t *testing.T) string {
 	t.Helper()
-	for _, program := range []string{"node", "npm"} {
-		if _, err := exec.LookPath(program); err != nil {
-			if os.Getenv("CI") != "" {
-				t.Fatalf("no %s, and CI is set", program)
-			}
-			t.Skipf("NOT TESTED, because there is no %s", program)
-		}
-	}
-	cache := os.Getenv("JOBONCE_TEST_CACHE")
-	if cache == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(user, "jobonce-test")
-	}
+	testenv.Need(t, "node", "npm")
 	const source = "testdata/seed"
-	sum := sha256.New()
+	var inputs []string
 	for _, name := range []string{"package.json", "package-lock.json", "seed.mjs"} {
-		b, err := os.ReadFile(filepath.Join(source, name))
-		if err != nil {
-			t.Fatal(err)
+		inputs = append(inputs, filepath.Join(source, name))
+	}
+	return testenv.Cached(t, "seed", inputs, func(dir string) error {
+		if err := os.CopyFS(dir, os.DirFS(source)); err != nil {
+			return err
 		}
-		fmt.Fprintf(sum, "%s %d\n%s", name, len(b), b)
-	}
-	dir := filepath.Join(cache, fmt.Sprintf("seed-%x", sum.Sum(nil)[:8]))
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	half, err := os.MkdirTemp(cache, "seed-half-made-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(half)
-	if err := os.CopyFS(half, os.DirFS(source)); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = half
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	// Another process may have been faster, and its directory is the same.
-	if err := os.Rename(half, dir); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	return dir
+		return testenv.Run(t, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	})
 }

@@ -1,0 +1,77 @@
+package testenv
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Need skips the test when one of the programs is missing, or fails it when CI is set in the environment.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			if os.Getenv("CI") != "" {
+				t.Fatalf("no %s, and CI is set", program)
+			}
+			t.Skipf("NOT TESTED, because there is no %s", program)
+		}
+	}
+}
+
+// Cached returns a directory in the tests' cache, which is outside of the tree. Its name is made of name and of what the
+// files inputs hold; fill fills it, once for each such name.
+func Cached(t testing.TB, name string, inputs []string, fill func(dir string) error) string {
+	t.Helper()
+	cache := os.Getenv("JOBONCE_TEST_CACHE")
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(user, "jobonce-test")
+	}
+	sum := sha256.New()
+	for _, input := range inputs {
+		b, err := os.ReadFile(input)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(input), len(b), b)
+	}
+	dir := filepath.Join(cache, fmt.Sprintf("%s-%x", name, sum.Sum(nil)[:8]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	half, err := os.MkdirTemp(cache, name+"-half-made-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(half)
+	if err := fill(half); err != nil {
+		t.Fatal(err)
+	}
+	// Another process may have been faster, and its directory is the same.
+	if err := os.Rename(half, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Run runs a command in dir for a fill function of [Cached]. The error has what it printed.
+func Run(t testing.TB, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)
+	}
+	return nil
+}
