@@ -27,7 +27,9 @@ type Result struct {
 	// answer with a 2xx. When false, answer with a 503 and a Retry-After header, so that the provider delivers again: the
 	// work has yet to be done, and another delivery may be what starts it.
 	Settled bool
-	// RetryAfter is when the next delivery may find the work free, in whole seconds, at least one. 0 when Settled.
+	// RetryAfter is when the next delivery is likely to find the work done, or free to be started: in whole seconds, at
+	// least one. Work that somebody is at is given as long again as its job is known, but at most until the lease ends. 0
+	// when Settled.
 	RetryAfter time.Duration
 	// Ran is true when this call ran the function.
 	Ran bool
@@ -130,12 +132,23 @@ func notStarted(resp *joboncev1.RecordDeliveryResponse) Result {
 		joboncev1.Disposition_DISPOSITION_DUPLICATE:
 		return Result{Settled: true, Response: resp}
 	}
-	var left time.Duration
-	if due, now := resp.GetJob().GetWork().GetDueTime(), resp.GetJob().GetLastSeenTime(); due != nil && now != nil {
-		// Both are the store's times, and this very delivery was the latest.
-		left = due.AsTime().Sub(now.AsTime())
+	return Result{RetryAfter: wholeSeconds(untilFree(resp)), Response: resp}
+}
+
+// untilFree is how long the work of a job is likely to be neither done nor free.
+func untilFree(resp *joboncev1.RecordDeliveryResponse) time.Duration {
+	job := resp.GetJob()
+	first, due, now := job.GetFirstSeenTime(), job.GetWork().GetDueTime(), job.GetLastSeenTime()
+	if due == nil || now == nil {
+		return 0
 	}
-	return Result{RetryAfter: wholeSeconds(left), Response: resp}
+	// All are the store's times, and this very delivery was the latest.
+	left := due.AsTime().Sub(now.AsTime())
+	if resp.GetDisposition() == joboncev1.Disposition_DISPOSITION_IN_PROGRESS && first != nil {
+		// Waits that double ask seldom for long work and soon for short work.
+		return min(left, now.AsTime().Sub(first.AsTime()))
+	}
+	return left
 }
 
 // wholeSeconds rounds up, to one at least, as a Retry-After header wants it.

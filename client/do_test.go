@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -83,7 +84,7 @@ func TestDoKeepsTheLease(t *testing.T) {
 				other, err := c.Do(ctx, delivery("j"), never(t))
 				if err != nil || other.Settled || other.Ran ||
 					other.Response.GetDisposition() != joboncev1.Disposition_DISPOSITION_IN_PROGRESS ||
-					other.RetryAfter < 6*time.Second || other.RetryAfter > 10*time.Second || other.RetryAfter%time.Second != 0 {
+					other.RetryAfter < time.Second || other.RetryAfter > 10*time.Second || other.RetryAfter%time.Second != 0 {
 					t.Errorf("another delivery got %+v, %v", other, err)
 				}
 			}
@@ -97,6 +98,29 @@ func TestDoKeepsTheLease(t *testing.T) {
 			t.Errorf("%d renewals in a minute of a lease of 10 s", n)
 		}
 	})
+}
+
+// TestRetryAfter: the next delivery is asked for when the work is likely done, not when the lease ends.
+func TestRetryAfter(t *testing.T) {
+	for known, want := range map[time.Duration]time.Duration{
+		0: time.Second, 500 * time.Millisecond: time.Second, 4100 * time.Millisecond: 5 * time.Second, 20 * time.Second: 20 * time.Second,
+		50 * time.Second: 10 * time.Second, // The lease ends then, and its holder may be gone.
+	} {
+		t.Run(known.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := startService(t).client(t)
+				req := delivery("j")
+				req.WorkMode, req.LeaseDuration = joboncev1.WorkMode_WORK_MODE_LEASED, durationpb.New(time.Minute)
+				if _, err := c.RecordDelivery(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(known)
+				if result, err := c.Do(t.Context(), delivery("j"), never(t)); err != nil || result.RetryAfter != want {
+					t.Errorf("got %+v, %v; want a retry after %v", result, err, want)
+				}
+			})
+		})
+	}
 }
 
 // The stored event is worked on, and the fencing number grows.
