@@ -8,6 +8,7 @@
 //	defer c.Close()
 //
 //	delivery := &joboncev1.RecordDeliveryRequest{
+//		// A body that is not UTF-8 goes as PayloadBytes, with a JobId.
 //		Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: string(body)},
 //	}
 //	result, err := c.Do(ctx, delivery, func(ctx context.Context, work *client.Work) error {

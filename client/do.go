@@ -33,7 +33,8 @@ type Result struct {
 	RetryAfter time.Duration
 	// Ran is true when this call ran the function.
 	Ran bool
-	// Response is the service's answer to the delivery: how the job stood before the function ran. Nil when there was none.
+	// Response is the service's answer to the delivery: how the job stood before the function ran. Nil when there was none,
+	// and the error is the delivery's; otherwise the delivery is recorded, and the error is the work's.
 	Response *joboncev1.RecordDeliveryResponse
 }
 
@@ -44,10 +45,12 @@ type Result struct {
 // work_mode is set to LEASED and must not ask for another one; lease_duration is [DefaultLease] unless it is set. The rest
 // of the request is as for [Client.RecordDelivery]. The request is not modified.
 //
-// The result tells what to answer the provider, also when there is an error. The error is nil when nothing went wrong,
-// with the work done or not this caller's to do. Otherwise it is the [*Error] of a delivery that could not be recorded,
-// an error that matches fn's, or one that says that fn succeeded and the service could not be told: it matches
-// [ErrLeaseLost] when the lease was lost by then, and somebody else may do the work too.
+// The result tells what to answer the provider, also when there is an error: look at it first. The error is nil when nothing
+// went wrong, with the work done or not this caller's to do. Otherwise it is the [*Error] of a delivery that could not be
+// recorded, an error that matches fn's, or one that says that fn was not started, or that it succeeded and the service could
+// not be told: it matches [ErrLeaseLost] when the lease was lost by then, and somebody else may do the work too. An error of
+// fn's can match [ErrInvalidField] and the like, when fn calls this package or another service: only with a nil
+// [Result.Response] do they speak of the delivery.
 func (c *Client) Do(
 	ctx context.Context, req *joboncev1.RecordDeliveryRequest, fn WorkFunc, opts ...DoOption,
 ) (Result, error) {

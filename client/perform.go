@@ -25,8 +25,9 @@ const (
 // its end.
 const DefaultLease = time.Minute
 
-// WorkFunc does the work of one job. An error, or a panic, means that the work is to be tried again later; one that
-// [Permanent] made, that it never will be. The error's text is stored with the job, cut to 4 KiB.
+// WorkFunc does the work of one job. An error, or a panic, means that the work is to be tried again later: it is given back,
+// and left alone for as long as [DefaultBackoff] says. One that [Permanent] made means that it never will be: the job is dead.
+// The error's text is stored with the job, cut to 4 KiB.
 //
 // The context ends when the lease is lost, or ran out because no renewal got through: [context.Cause] then matches
 // [ErrLeaseLost]. The function must return soon then, since somebody else may start the work. It can also run twice for

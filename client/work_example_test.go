@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jobonce/jobonce/client"
@@ -22,8 +17,7 @@ import (
 	"github.com/jobonce/jobonce/server"
 )
 
-// A webhook frontend does the work itself, under a lease, and asks the provider to deliver again for as long as the work
-// is not done.
+// A caller does the work itself, under a lease. The directory examples/frontend has a whole webhook handler.
 func ExampleClient_Do() {
 	address, stop := exampleJobOnce()
 	defer stop()
@@ -39,41 +33,23 @@ func ExampleClient_Do() {
 		fmt.Printf("ship %s, fencing number given: %v\n", work.Job.GetJobId(), work.Lease.GetGeneration() > 0)
 		return work.SetResult("shipped")
 	}
-	webhook := func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
-		if err != nil {
-			http.Error(w, "cannot read the body", http.StatusBadRequest)
-			return
-		}
-		// The work goes on when the provider hangs up.
-		result, err := c.Do(context.WithoutCancel(r.Context()), &joboncev1.RecordDeliveryRequest{
-			Body:   &joboncev1.RecordDeliveryRequest_Payload{Payload: string(body)},
+
+	// The provider delivers the same event twice.
+	for range 2 {
+		result, err := c.Do(context.Background(), &joboncev1.RecordDeliveryRequest{
+			Body:   &joboncev1.RecordDeliveryRequest_Payload{Payload: `{"job_id":"order-1"}`},
 			Source: "webhook",
 		}, ship)
 		if err != nil {
 			log.Print(err)
 		}
-		switch {
-		case errors.Is(err, client.ErrInvalidField):
-			w.WriteHeader(http.StatusBadRequest) // It will never be right.
-		case result.Settled:
-			w.WriteHeader(http.StatusNoContent)
-		default:
-			w.Header().Set("Retry-After", strconv.Itoa(int(result.RetryAfter.Seconds())))
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	}
-
-	// The provider delivers the same event twice.
-	for range 2 {
-		w := httptest.NewRecorder()
-		webhook(w, httptest.NewRequest(http.MethodPost, "/webhook", strings.NewReader(`{"job_id":"order-1"}`)))
-		fmt.Println("answered", w.Code)
+		// Settled: answer 2xx. Else: 503, with result.RetryAfter.
+		fmt.Println("settled:", result.Settled, "ran:", result.Ran)
 	}
 	// Output:
 	// ship order-1, fencing number given: true
-	// answered 204
-	// answered 204
+	// settled: true ran: true
+	// settled: true ran: false
 }
 
 // A frontend queues the work and answers at once; workers, in this process or in others, do it.

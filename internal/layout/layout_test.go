@@ -21,6 +21,7 @@ var allowed = map[string][]string{
 		"internal/load", "internal/mongostore", "internal/sqlitestore", "internal/telemetry"},
 	"server":               {"gen/jobonce/v1", "internal/job", "internal/payload"},
 	"client":               {"gen/jobonce/v1"},
+	"examples/frontend":    {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
 	"internal/batch":       {"internal/job"},
 	"internal/config":      {},
