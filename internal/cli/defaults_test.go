@@ -37,6 +37,7 @@ func TestFlagDefaults(t *testing.T) {
 		{serve, "mongodb-database", mongostore.DefaultDatabase},
 		{serve, "mongodb-collection", mongostore.DefaultCollection},
 		{serve, "payload-document", strconv.FormatBool(!mongostore.Options{}.TextOnly)},
+		{serve, "allow-weak-write-concern", strconv.FormatBool(mongostore.Options{}.AllowWeakWriteConcern)},
 		{serve, "max-attempts", strconv.Itoa(job.DefaultMaxAttempts)},
 		{serve, "admin-listen", ""},
 		{serve, "max-payload-bytes", strconv.Itoa(job.DefaultMaxPayloadBytes)},

@@ -97,6 +97,7 @@ func TestNoStore(t *testing.T) {
 		{args: "--mongodb-database x", usage: true, want: "--mongodb-database is for MongoDB, but jobs would be kept in ./jobonce-data"},
 		{args: "--data-dir d --mongodb-collection x", usage: true, want: "--mongodb-collection is for MongoDB"},
 		{args: "--payload-document=false", usage: true, want: "--payload-document is for MongoDB"},
+		{args: "--allow-weak-write-concern", usage: true, want: "--allow-weak-write-concern is for MongoDB"},
 		{args: "--mongodb-uri-file HERE/missing", want: "cannot read the MongoDB URI: open HERE/missing: no such file"},
 		{args: "--mongodb-uri-file HERE/empty", want: "--mongodb-uri-file: HERE/empty is empty"},
 		{env: "JOBONCE_MONGODB_URI_FILE=HERE/two", want: "JOBONCE_MONGODB_URI_FILE: HERE/two must hold one URI and nothing else"},

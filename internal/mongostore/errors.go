@@ -66,6 +66,7 @@ const (
 	codeCommandNotFound      = 59
 	codeInvalidNamespace     = 73
 	codeWriteConflict        = 112
+	codeNotWritablePrimary   = 10107
 	codeDuplicateKey         = 11000
 	codeDocumentDBDeadlock   = 16908292
 	codeDocumentDBTooLarge   = 302776349

@@ -52,6 +52,8 @@ func (s *Store) advise(err error) string {
 		return "the database refuses the user name or password; check the URI's credentials and its authSource"
 	case errors.As(err, &de) && de.Code == codeUnauthorized:
 		return "the database user may not do this; give it the role in docs/mongodb.md"
+	case errors.As(err, &de) && de.Code == codeNotWritablePrimary && s.direct:
+		return errNoPrimary.Error()
 	case errors.As(err, &record):
 		return "the server does not speak TLS; take tls=true out of the URI, or turn TLS on there"
 	case errors.As(err, &hostname):

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func raw(t *testing.T, d bson.D) bson.Raw {
@@ -116,40 +118,22 @@ func TestJudgeCollection(t *testing.T) {
 // TestURIOptions holds what the URI says, and our defaults where it is silent.
 func TestURIOptions(t *testing.T) {
 	for query, c := range map[string]struct {
-		wc        any
-		journal   bool
 		selection time.Duration
 		connect   time.Duration
 		app       string
-		warns     bool
 	}{
-		"":                              {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
-		"journal=true":                  {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
-		"w=majority&wtimeoutMS=100":     {"majority", true, 3 * time.Second, 5 * time.Second, "jobonce", false},
-		"journal=false":                 {"majority", false, 3 * time.Second, 5 * time.Second, "jobonce", true},
-		"w=1":                           {1, true, 3 * time.Second, 5 * time.Second, "jobonce", true},
-		"w=two-centres":                 {"two-centres", true, 3 * time.Second, 5 * time.Second, "jobonce", true},
-		"serverSelectionTimeoutMS=7":    {"majority", true, 7 * time.Millisecond, 5 * time.Second, "jobonce", false},
-		"connectTimeoutMS=8":            {"majority", true, 3 * time.Second, 8 * time.Millisecond, "jobonce", false},
-		"appName=mine&retryWrites=true": {"majority", true, 3 * time.Second, 5 * time.Second, "mine", false},
+		"":                              {3 * time.Second, 5 * time.Second, "jobonce"},
+		"serverSelectionTimeoutMS=7":    {7 * time.Millisecond, 5 * time.Second, "jobonce"},
+		"connectTimeoutMS=8":            {3 * time.Second, 8 * time.Millisecond, "jobonce"},
+		"appName=mine&retryWrites=true": {3 * time.Second, 5 * time.Second, "mine"},
 	} {
-		t.Run(query, func(t *testing.T) {
-			var log strings.Builder
-			co, err := clientOptions(Options{URI: "mongodb://host/?" + query, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var wc *writeconcern.WriteConcern = co.WriteConcern
-			if wc.W != c.wc || wc.Journal == nil || *wc.Journal != c.journal {
-				t.Errorf("write concern %+v, journal %v", wc, wc.Journal)
-			}
-			if *co.ServerSelectionTimeout != c.selection || *co.ConnectTimeout != c.connect || *co.AppName != c.app {
-				t.Errorf("selection %v, connect %v, app %s", *co.ServerSelectionTimeout, *co.ConnectTimeout, *co.AppName)
-			}
-			if warned := strings.Contains(log.String(), "weakens the write concern"); warned != c.warns {
-				t.Errorf("warned: %t, want %t", warned, c.warns)
-			}
-		})
+		co, err := clientOptions(Options{URI: "mongodb://host/?" + query, Logger: testenv.Logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *co.ServerSelectionTimeout != c.selection || *co.ConnectTimeout != c.connect || *co.AppName != c.app {
+			t.Errorf("%s: selection %v, connect %v, app %s", query, *co.ServerSelectionTimeout, *co.ConnectTimeout, *co.AppName)
+		}
 	}
 	co, err := clientOptions(Options{URI: "mongodb://host/?maxPoolSize=7&minPoolSize=2&timeoutMS=900&maxIdleTimeMS=1000"})
 	if err != nil {
@@ -157,5 +141,64 @@ func TestURIOptions(t *testing.T) {
 	}
 	if *co.MaxPoolSize != 7 || *co.MinPoolSize != 2 || *co.Timeout != 900*time.Millisecond || *co.MaxConnIdleTime != time.Second {
 		t.Errorf("the URI's pool and timeouts are not kept: %+v", co)
+	}
+}
+
+// TestConcerns: what is weaker than a journaled majority is refused, or accepted on request; what reads is always strong.
+func TestConcerns(t *testing.T) {
+	for query, c := range map[string]struct {
+		w       any
+		journal bool
+		weak    string // what the error names; "never" when the flag does not help
+		warning string
+	}{
+		"":                                  {"majority", true, "", ""},
+		"journal=true":                      {"majority", true, "", ""},
+		"w=majority&journal=true":           {"majority", true, "", ""},
+		"journal=false":                     {"majority", false, "journal=false", ""},
+		"w=majority&journal=false":          {"majority", false, "journal=false", ""},
+		"w=1":                               {1, true, "w=1", ""},
+		"w=2&journal=true":                  {2, true, "w=2", ""},
+		"w=two-centres":                     {"two-centres", true, "w=two-centres", ""},
+		"w=0":                               {nil, true, "never", ""},
+		"w=0&journal=false":                 {nil, true, "never", ""},
+		"readPreference=primary":            {"majority", true, "", ""},
+		"readPreference=secondaryPreferred": {"majority", true, "", "readPreference=secondaryPreferred"},
+		"readPreference=nearest&readPreferenceTags=a:b&maxStalenessSeconds=90": {"majority", true, "", "readPreference=nearest"},
+		"readConcernLevel=local":        {"majority", true, "", "readConcernLevel=local"},
+		"readConcernLevel=available":    {"majority", true, "", "readConcernLevel=available"},
+		"readConcernLevel=majority":     {"majority", true, "", ""},
+		"readConcernLevel=linearizable": {"majority", true, "", ""},
+	} {
+		for _, allowed := range []bool{false, true} {
+			var log strings.Builder
+			co, err := clientOptions(Options{URI: "mongodb://host/?" + query, AllowWeakWriteConcern: allowed,
+				Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if c.weak == "never" || c.weak != "" && !allowed {
+				if err == nil {
+					t.Errorf("%s is taken", query)
+				} else if named := strings.Contains(err.Error(), "--allow-weak-write-concern"); named == (c.weak == "never") ||
+					!strings.HasPrefix(err.Error(), "MongoDB URI: ") || c.weak != "never" && !strings.Contains(err.Error(), c.weak) {
+					t.Errorf("%s: %v", query, err)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", query, err)
+				continue
+			}
+			if wc := co.WriteConcern; wc.W != c.w || *wc.Journal != c.journal {
+				t.Errorf("%s: write concern %+v, journal %v", query, wc, *wc.Journal)
+			}
+			if co.ReadPreference.Mode() != readpref.PrimaryMode || co.ReadConcern.Level != "majority" {
+				t.Errorf("%s: reads at %v, %v", query, co.ReadPreference, co.ReadConcern)
+			}
+			if warned := strings.Contains(log.String(), "weakens the write concern"); warned != (c.weak != "") {
+				t.Errorf("%s: warned: %t", query, warned)
+			}
+			if warned := strings.Contains(log.String(), "level=WARN"); warned != (c.weak != "" || c.warning != "") || !strings.Contains(log.String(), c.warning) {
+				t.Errorf("%s: logged %s", query, &log)
+			}
+		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -23,8 +25,8 @@ const (
 
 // Options configure a store.
 type Options struct {
-	// URI is MongoDB's connection string. Required. What it says about the pool, timeouts, TLS and concerns is kept;
-	// where it is silent see docs/mongodb.md.
+	// URI is MongoDB's connection string. Required. What it says about the pool, timeouts and TLS is kept; where it is
+	// silent see docs/mongodb.md.
 	URI string
 	// Database and Collection default to DefaultDatabase and DefaultCollection.
 	Database   string
@@ -36,6 +38,8 @@ type Options struct {
 	// MaxClockSkew is how far apart the clocks of the members of a replica set, or of several mongos, are assumed to be at
 	// most: nobody takes a lease over before it is due by that much. 0: not at all. See DefaultMaxClockSkew.
 	MaxClockSkew time.Duration
+	// AllowWeakWriteConcern takes a URI whose write concern is weaker than a journaled majority; it is refused otherwise.
+	AllowWeakWriteConcern bool
 	// Now replaces the database's clock, NewPause the pauses between the tries of an operation, and Dialer how servers are
 	// connected to. They are for tests.
 	Now      func() time.Time
@@ -53,23 +57,20 @@ func clientOptions(opts Options) (*options.ClientOptions, error) {
 	if err := co.Validate(); err != nil {
 		return nil, uriError(opts.URI, err)
 	}
-	wc := writeconcern.WriteConcern{}
-	if co.WriteConcern != nil {
-		wc = *co.WriteConcern
+	wc, err := writeConcern(co.WriteConcern, &opts)
+	if err != nil {
+		return nil, err
 	}
-	if wc.W == nil {
-		wc.W = "majority"
+	co.SetWriteConcern(wc)
+	if mode := co.ReadPreference; mode != nil && mode.Mode() != readpref.PrimaryMode {
+		opts.Logger.Warn("the readPreference in the MongoDB URI is not used: a read that may be old would be a wrong answer, so all go to the primary",
+			"readPreference", mode.Mode())
 	}
-	if wc.Journal == nil {
-		journaled := true
-		wc.Journal = &journaled
+	if rc := co.ReadConcern; rc != nil && rc.Level != "majority" && rc.Level != "linearizable" {
+		opts.Logger.Warn("the readConcernLevel in the MongoDB URI is not used: what is read at less than a majority may yet be undone",
+			"readConcernLevel", rc.Level)
 	}
-	if wc.W == 0 {
-		return nil, errors.New("MongoDB URI: w=0 asks for no acknowledgement, and without one nobody can be told that it was first")
-	} else if wc.W != "majority" || !*wc.Journal {
-		opts.Logger.Warn("the MongoDB URI weakens the write concern: an answered delivery can be lost in a failover, and its job be first twice")
-	}
-	co.SetWriteConcern(&wc)
+	co.SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())
 	if co.ServerSelectionTimeout == nil {
 		co.SetServerSelectionTimeout(3 * time.Second) // the driver's own 30 s would outlast most callers
 	}
@@ -83,6 +84,36 @@ func clientOptions(opts Options) (*options.ClientOptions, error) {
 		co.SetDialer(opts.Dialer)
 	}
 	return co.SetMonitor(trackers()), nil
+}
+
+// writeConcern completes that of the URI. One that is weaker than ours is refused, or accepted with a warning.
+func writeConcern(uri *writeconcern.WriteConcern, opts *Options) (*writeconcern.WriteConcern, error) {
+	journaled := true
+	wc := writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &journaled}
+	if uri != nil && uri.W != nil {
+		wc.W = uri.W
+	}
+	if uri != nil && uri.Journal != nil {
+		wc.Journal = uri.Journal
+	}
+	weak := ""
+	switch {
+	case wc.W == 0:
+		return nil, errors.New("MongoDB URI: w=0 asks for no acknowledgement, and without one nobody can be told that it was first; take it out")
+	case wc.W != writeconcern.WCMajority:
+		weak = fmt.Sprintf("w=%v", wc.W)
+	case !*wc.Journal:
+		weak = "journal=false"
+	default:
+		return &wc, nil
+	}
+	if !opts.AllowWeakWriteConcern {
+		return nil, fmt.Errorf("MongoDB URI: %s weakens the write concern: an answered delivery can be lost in a failover, and its job be "+
+			"FIRST twice; take it out, or accept that with --allow-weak-write-concern", weak)
+	}
+	opts.Logger.Warn("the MongoDB URI weakens the write concern: an answered delivery can be lost in a failover, and its job be FIRST twice",
+		"weakened_by", weak)
+	return &wc, nil
 }
 
 // uriError says what is wrong with a URI without repeating its user name and password, which the driver's own text may.

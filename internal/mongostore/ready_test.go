@@ -266,3 +266,30 @@ func TestRealDatabase(t *testing.T) {
 		t.Errorf("the database runs on this machine, and its clock is off by %v", off)
 	}
 }
+
+// TestDemoted: with directConnection a member that is no longer primary answers all that only reads.
+func TestDemoted(t *testing.T) {
+	const reason = "it is not the primary of its replica set"
+	f := startFake(t, nil)
+	primary := bson.D{{Key: "setName", Value: "rs0"}, {Key: "isWritablePrimary", Value: true}}
+	secondary := bson.D{{Key: "setName", Value: "rs0"}, {Key: "isWritablePrimary", Value: false}, {Key: "secondary", Value: true}}
+	f.answer("hello", primary)
+	s, l := openFake(t, f)
+	awaitReady(t, s)
+	f.answer("hello", secondary)
+	err := s.Check(t.Context())
+	wantUnavailable(t, err)
+	if !strings.Contains(err.Error(), reason) {
+		t.Errorf("Check does not say why: %v", err)
+	}
+	f.answer("hello", primary)
+	if err := s.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	f.answer("hello", secondary)
+	f.answer("createIndexes", failure(10107, "NotWritablePrimary", "not primary"))
+	s, l = openFake(t, f)
+	l.await(t, reason)
+	wantUnready(t, s, reason)
+}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -35,8 +36,8 @@ type Store struct {
 
 	// secret is what must not be logged; empty when there is nothing.
 	secret string
-	// tls is true when the URI asks for it.
-	tls bool
+	// tls and direct are true when the URI asks for it.
+	tls, direct bool
 
 	clock *clock
 	// deployment is what the database turned out to be.
@@ -102,7 +103,8 @@ func Open(opts Options) (*Store, error) {
 	}
 	s := &Store{
 		opts: opts, log: opts.Logger, client: client, clock: clock, strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","), secret: secretOf(co), tls: co.TLSConfig != nil,
-		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
+		direct: co.Direct != nil && *co.Direct,
+		ready:  make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
 		missRate: rate.NewLimiter(maxMisses, maxMisses),
 	}
 	s.doubts.wake = make(chan struct{}, 1)
@@ -127,6 +129,10 @@ func (s *Store) String() string {
 // Ready is closed once the store has prepared itself for the first time.
 func (s *Store) Ready() <-chan struct{} { return s.ready }
 
+// errNoPrimary: with directConnection the driver takes any member for the primary.
+var errNoPrimary = errors.New("the server takes no writes, since it is not the primary of its replica set: name the set in the URI, " +
+	"with replicaSet and without directConnection")
+
 // Check implements [job.Store]: the store is prepared and its primary answers.
 func (s *Store) Check(ctx context.Context) error {
 	done, err := s.enter()
@@ -134,8 +140,15 @@ func (s *Store) Check(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	if err := s.client.Ping(ctx, readpref.Primary()); err != nil {
+	var reply struct {
+		Writable bool `bson:"isWritablePrimary"`
+	}
+	err = s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply)
+	switch {
+	case err != nil:
 		return fmt.Errorf("%w: %w", job.ErrUnavailable, s.explain(err))
+	case !reply.Writable:
+		return fmt.Errorf("%w: %w", job.ErrUnavailable, errNoPrimary)
 	}
 	return nil
 }
