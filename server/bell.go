@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// The pace at which waiting calls look for work that this process did not make. Each looks every second, and all of them
-// together no more often than every 50 ms.
+// The pace at which a process looks for work that it did not make, on behalf of all its calls that wait: every pollEvery for
+// each kind of work that they wait for, but no more often than every pollLeast altogether.
 const (
-	pollEach = time.Second
-	pollAll  = 50 * time.Millisecond
+	pollEvery = 160 * time.Millisecond
+	pollLeast = 50 * time.Millisecond
 )
 
 // bell wakes those who wait for work. One job is for one, so one is woken that the job is for, the longest waiting first;
@@ -20,12 +20,16 @@ const (
 type bell struct {
 	mu      sync.Mutex
 	waiting []*waiter
+	// poll sends somebody to look now and then, as long as anybody waits.
+	poll *time.Timer
 }
 
 // waiter is one who waits, for jobs with one of the events; for any when there are none.
 type waiter struct {
 	events []string
+	kind   string        // the events as one text
 	rung   chan struct{} // holds one ring
+	look   chan struct{} // holds none: who looks already need not be sent
 }
 
 func newBell() *bell { return &bell{} }
@@ -35,7 +39,7 @@ func (b *bell) ring(event string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range b.waiting {
-		if (len(w.events) == 0 || slices.Contains(w.events, event)) && w.wake() {
+		if (len(w.events) == 0 || slices.Contains(w.events, event)) && signal(w.rung) {
 			return
 		}
 	}
@@ -45,18 +49,24 @@ func (b *bell) ring(event string) {
 func (b *bell) ringAny() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	woken := map[string]bool{}
-	for _, w := range b.waiting {
-		if kind := strings.Join(w.events, "\x00"); !woken[kind] {
-			woken[kind] = w.wake()
-		}
-	}
+	b.eachKind(func(w *waiter) bool { return signal(w.rung) })
 }
 
-// wake reports whether w was asleep.
-func (w *waiter) wake() bool {
+// eachKind tries those of each kind, the longest waiting first, until one succeeds, and returns how many kinds there are.
+func (b *bell) eachKind(try func(*waiter) bool) int {
+	done := map[string]bool{}
+	for _, w := range b.waiting {
+		if !done[w.kind] {
+			done[w.kind] = try(w)
+		}
+	}
+	return len(done)
+}
+
+// signal reports whether c took it.
+func signal(c chan struct{}) bool {
 	select {
-	case w.rung <- struct{}{}:
+	case c <- struct{}{}:
 		return true
 	default:
 		return false
@@ -65,10 +75,12 @@ func (w *waiter) wake() bool {
 
 // enter puts the caller among those who wait, until it calls leave. It must look for work after that.
 func (b *bell) enter(events []string) *waiter {
-	w := &waiter{events: events, rung: make(chan struct{}, 1)}
+	w := &waiter{events: events, kind: strings.Join(events, "\x00"), rung: make(chan struct{}, 1), look: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting = append(b.waiting, w)
+	if b.waiting = append(b.waiting, w); len(b.waiting) == 1 {
+		b.poll = time.AfterFunc(pollAfter(1), b.sendOne)
+	}
 	return w
 }
 
@@ -76,6 +88,9 @@ func (b *bell) enter(events []string) *waiter {
 func (b *bell) leave(w *waiter) {
 	b.mu.Lock()
 	b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
+	if len(b.waiting) == 0 {
+		b.poll.Stop()
+	}
 	b.mu.Unlock()
 	select {
 	case <-w.rung:
@@ -84,11 +99,17 @@ func (b *bell) leave(w *waiter) {
 	}
 }
 
-// pollInterval spreads the looks of all who wait.
-func (b *bell) pollInterval() time.Duration {
+// sendOne has one of each kind look for work.
+func (b *bell) sendOne() {
 	b.mu.Lock()
-	n := len(b.waiting)
-	b.mu.Unlock()
-	d := max(pollEach, time.Duration(n)*pollAll)
+	defer b.mu.Unlock()
+	if len(b.waiting) > 0 {
+		b.poll.Reset(pollAfter(b.eachKind(func(w *waiter) bool { return signal(w.look) })))
+	}
+}
+
+// pollAfter is the time to the next look for so many kinds, which differs a little so that instances do not look together.
+func pollAfter(kinds int) time.Duration {
+	d := max(pollEvery, time.Duration(kinds)*pollLeast)
 	return d - d/5 + rand.N(2*d/5)
 }

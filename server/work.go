@@ -69,15 +69,13 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 		if err != nil || len(claimed) > 0 {
 			return claimed, err
 		}
-		poll := time.NewTimer(s.bell.pollInterval())
 		taken := false
 		select {
 		case <-w.rung:
 			taken = true
-		case <-poll.C:
+		case <-w.look:
 		case <-waiting.Done():
 		}
-		poll.Stop()
 		if waiting.Err() != nil {
 			if taken {
 				s.bell.ringAny() // for somebody who still waits
