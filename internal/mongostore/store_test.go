@@ -53,9 +53,9 @@ func TestConformance(t *testing.T) {
 		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts, Watch: watched.Tell}
 		return storetest.Env{
 			Watched: watched,
-			Store:  open(t, opts),
-			Clock:  clock,
-			Reopen: func() job.Store { return open(t, opts) },
+			Store:   open(t, opts),
+			Clock:   clock,
+			Reopen:  func() job.Store { return open(t, opts) },
 		}
 	})
 }
