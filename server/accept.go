@@ -11,8 +11,8 @@ import (
 // acceptLogEvery is how often connections that cannot be accepted are logged.
 const acceptLogEvery = time.Minute
 
-// loudListener logs connections that cannot be accepted. grpc-go waits and tries again when it can, and says nothing. Accept
-// is for one goroutine, as grpc-go has it.
+// loudListener logs connections that cannot be accepted for now: grpc-go waits and tries again, and says nothing. What ends
+// the serving is not for the log. Accept is for one goroutine, as grpc-go has it.
 type loudListener struct {
 	net.Listener
 	log *slog.Logger
@@ -26,7 +26,7 @@ type loudListener struct {
 // Accept accepts a connection.
 func (l *loudListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	if err == nil || errors.Is(err, net.ErrClosed) {
+	if passes, ok := err.(interface{ Temporary() bool }); !ok || !passes.Temporary() {
 		return conn, err
 	}
 	l.failed++
