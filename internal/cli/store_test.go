@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/mongostore"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
@@ -132,6 +133,9 @@ func TestHoldsSecret(t *testing.T) {
 		}
 	}
 }
+
+// Batches answer each caller when its own outcome is known where the store can tell.
+var _ job.EachRecorder = (*mongostore.Store)(nil)
 
 // TestStoresAreNotWrapped: what serve puts batches in front of is the store itself, so that it finds whatever the store can
 // do beyond a job.Store.
