@@ -48,6 +48,15 @@ type call struct {
 	state    atomic.Int32
 	outcome  job.Outcome
 	done     chan struct{}
+	// with is set where several calls share an answer, and late is closed then when this one takes longer than its neighbours.
+	with *together
+	late chan struct{}
+}
+
+// together are the calls of one Record.
+type together struct {
+	once  sync.Once
+	known chan struct{} // closed when the first of them has its outcome
 }
 
 func (c *call) size() int { return len(c.delivery.Body.Data) }
@@ -72,24 +81,50 @@ func New(store job.Store, cfg Config) *Store {
 // RecordOne records a single delivery; see [job.Store]. The caller is released when its context ends. A delivery that
 // still waited then is not written, and its error matches job.ErrUnavailable; one that was under way may be written.
 func (s *Store) RecordOne(ctx context.Context, d job.Delivery) job.Outcome {
-	c, err := s.enqueue(ctx, d)
-	if err != nil {
+	c := &call{delivery: d, done: make(chan struct{})}
+	if err := s.enqueue(ctx, c); err != nil {
 		return job.Outcome{Err: err}
 	}
 	return await(ctx, c)
 }
 
-// Record records the deliveries, each in the lane of its job; see [job.Store].
+// Record records the deliveries, each in the lane of its job; see [job.Store]. They share an answer, so those that are known
+// wait for those that take longer, but no more than Config.Patience: what is not known then is told as such.
 func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
 	out := make([]job.Outcome, len(deliveries))
 	calls := make([]*call, len(deliveries))
+	with := &together{known: make(chan struct{})}
 	for i, d := range deliveries {
-		calls[i], out[i].Err = s.enqueue(ctx, d)
+		c := &call{delivery: d, done: make(chan struct{}), with: with, late: make(chan struct{})}
+		if out[i].Err = s.enqueue(ctx, c); out[i].Err == nil {
+			calls[i] = c
+		}
 	}
+	var late []int
 	for i, c := range calls {
-		if c != nil {
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c.late:
+			late = append(late, i)
+		case <-c.done:
+			out[i] = await(ctx, c)
+		case <-ctx.Done():
 			out[i] = await(ctx, c)
 		}
+	}
+	if len(late) == 0 {
+		return out
+	}
+	select {
+	case <-with.known:
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Patience)
+	defer cancel()
+	for _, i := range late {
+		out[i] = await(ctx, calls[i])
 	}
 	return out
 }
@@ -107,17 +142,16 @@ func (s *Store) Close() error {
 	return s.Store.Close()
 }
 
-func (s *Store) enqueue(ctx context.Context, d job.Delivery) (*call, error) {
+func (s *Store) enqueue(ctx context.Context, c *call) error {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+		return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
-	c := &call{delivery: d, done: make(chan struct{})}
 	if !s.admit(c) {
-		return nil, job.ErrOverloaded
+		return job.ErrOverloaded
 	}
 	l := &s.lanes[0]
 	if len(s.lanes) > 1 {
-		l = &s.lanes[maphash.String(s.seed, d.JobID)%uint64(len(s.lanes))]
+		l = &s.lanes[maphash.String(s.seed, c.delivery.JobID)%uint64(len(s.lanes))]
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,13 +164,13 @@ func (s *Store) enqueue(ctx context.Context, d job.Delivery) (*call, error) {
 		s.mu.Unlock()
 		if closed {
 			s.leave(c)
-			return nil, fmt.Errorf("%w: closed", job.ErrUnavailable)
+			return fmt.Errorf("%w: closed", job.ErrUnavailable)
 		}
 		l.serving = true
 		go s.serve(l)
 	}
 	l.queue = append(l.queue, c)
-	return c, nil
+	return nil
 }
 
 // admit counts c in, or says that the queue is full.

@@ -20,6 +20,8 @@ type Config struct {
 	QueueBytes int
 	// Timeout bounds one batch, whatever its callers' deadlines are. Default 10 s.
 	Timeout time.Duration
+	// Patience is how long the deliveries of one Record that have their outcomes wait for those that take longer. Default 1 s.
+	Patience time.Duration
 	// Observe hears of each write before the lane goes on: how many deliveries it had and how long it took. nil: nobody
 	// does.
 	Observe func(deliveries int, took time.Duration)
@@ -40,6 +42,9 @@ func (c Config) withDefaults() Config {
 	def(&c.QueueBytes, 128<<20)
 	if c.Timeout <= 0 {
 		c.Timeout = 10 * time.Second
+	}
+	if c.Patience <= 0 {
+		c.Patience = time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

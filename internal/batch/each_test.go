@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/batch"
@@ -186,6 +187,59 @@ func TestPanicWhileOthersAreSettled(t *testing.T) {
 	wantOK(t, <-after, "after")
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOneAnswerForManyDoesNotWaitForOne: deliveries that share an answer with some that take long wait for those for a
+// second from when the first is known.
+func TestOneAnswerForManyDoesNotWaitForOne(t *testing.T) {
+	const never = time.Hour
+	for _, c := range []struct {
+		name  string
+		after []time.Duration // when each is known; 0 before RecordEach returns
+		took  time.Duration
+	}{
+		{"all at once", []time.Duration{0, 0, 0}, 0},
+		{"one a little later", []time.Duration{0, 900 * time.Millisecond, 0}, 900 * time.Millisecond},
+		{"one much later", []time.Duration{0, never, 0}, time.Second},
+		{"all late", []time.Duration{5 * time.Second, 5900 * time.Millisecond, never}, 6 * time.Second},
+		{"alone", []time.Duration{8 * time.Second}, 8 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newEachGate()
+				s := batch.New(g, batch.Config{})
+				var ds []job.Delivery
+				for i := range c.after {
+					ds = append(ds, delivery(fmt.Sprint(i), 0))
+				}
+				from, all := time.Now(), make(chan []job.Outcome, 1)
+				go func() { all <- s.Record(t.Context(), ds) }()
+				w := <-g.writes
+				for i, after := range c.after {
+					if after == 0 {
+						w.ok(i)
+						continue
+					}
+					time.AfterFunc(after, func() { w.ok(i) })
+				}
+				w.ret <- nothing
+				got := <-all
+				if took := time.Since(from); took != c.took {
+					t.Errorf("answered after %v, want %v", took, c.took)
+				}
+				for i, after := range c.after {
+					if after <= c.took {
+						wantOK(t, got[i], fmt.Sprint(i))
+					} else if !errors.Is(got[i].Err, job.ErrOutcomeUnknown) {
+						t.Errorf("%d is told %v", i, got[i].Err)
+					}
+				}
+				if err := s.Close(); err != nil { // when all are known
+					t.Error(err)
+				}
+			})
+		})
 	}
 }
 

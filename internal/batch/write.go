@@ -45,6 +45,11 @@ func (s *Store) write(batch []*call) {
 	}()
 	start := time.Now()
 	s.each(w.ctx, deliveries, w.settle)
+	for i := range w.calls {
+		if c := w.calls[i].Load(); c != nil && c.with != nil {
+			close(c.late)
+		}
+	}
 	if s.cfg.Observe != nil {
 		s.cfg.Observe(len(batch), time.Since(start))
 	}
@@ -63,6 +68,9 @@ func (w *write) settle(i int, o job.Outcome) {
 	c.outcome = o
 	w.leave(c)
 	close(c.done)
+	if c.with != nil {
+		c.with.once.Do(func() { close(c.with.known) })
+	}
 	w.done()
 }
 

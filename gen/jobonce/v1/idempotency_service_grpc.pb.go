@@ -34,7 +34,8 @@ type IdempotencyServiceClient interface {
 	// with the same `request_id`: the repetition gets the same answer.
 	RecordDelivery(ctx context.Context, in *RecordDeliveryRequest, opts ...grpc.CallOption) (*RecordDeliveryResponse, error)
 	// BatchRecordDeliveries records many deliveries in one call. Each has an outcome of its own: one that fails spoils no
-	// other. Among deliveries of one job the earliest is written first.
+	// other, and one that takes over a second longer than others is OUTCOME_UNKNOWN, to be retried by itself. Among deliveries
+	// of one job the earliest is written first.
 	BatchRecordDeliveries(ctx context.Context, in *BatchRecordDeliveriesRequest, opts ...grpc.CallOption) (*BatchRecordDeliveriesResponse, error)
 	// GetJob returns the record of a job. NOT_FOUND when nothing was recorded.
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
@@ -88,7 +89,8 @@ type IdempotencyServiceServer interface {
 	// with the same `request_id`: the repetition gets the same answer.
 	RecordDelivery(context.Context, *RecordDeliveryRequest) (*RecordDeliveryResponse, error)
 	// BatchRecordDeliveries records many deliveries in one call. Each has an outcome of its own: one that fails spoils no
-	// other. Among deliveries of one job the earliest is written first.
+	// other, and one that takes over a second longer than others is OUTCOME_UNKNOWN, to be retried by itself. Among deliveries
+	// of one job the earliest is written first.
 	BatchRecordDeliveries(context.Context, *BatchRecordDeliveriesRequest) (*BatchRecordDeliveriesResponse, error)
 	// GetJob returns the record of a job. NOT_FOUND when nothing was recorded.
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
