@@ -19,6 +19,8 @@ const sector = 512
 //   - What was written to a file before an fsync of it began is there once that has returned 0.
 //   - Any other write is there, is not, or is in part, by whole sectors; in any order. Bytes beside those written do not
 //     change. The file may have grown for it all the same, by zeros.
+//   - What was written before an fsync that failed is lost: no later fsync covers it, though it may be there all the same.
+//     What is written once more in the same place is covered anew.
 //   - A name that was made or removed stays so once its directory was flushed by an fsync. Until then the change has
 //     happened or not, each name by itself, though a later change of one name implies the earlier ones. An fsync of the
 //     file alone does not keep its name, as it does on the usual file systems.
@@ -46,6 +48,7 @@ type fileWrite struct {
 	data     []byte
 	truncate bool // to at
 	done     bool
+	lost     bool // by an fsync that failed
 }
 
 // nameChange makes a name, or removes it when inode is nil.
@@ -157,7 +160,13 @@ func (d *disk) flush(t *testing.T, e syscallEvent) {
 	}
 	covered := d.flushing[e.tracedCall]
 	delete(d.flushing, e.tracedCall)
-	if e.ret != 0 || d.lies && !n.dir {
+	if e.ret != 0 {
+		for _, w := range n.writes[:min(covered, len(n.writes))] {
+			w.lost = !w.truncate
+		}
+		return
+	}
+	if d.lies && !n.dir {
 		return
 	}
 	if n.dir {
@@ -167,10 +176,30 @@ func (d *disk) flush(t *testing.T, e syscallEvent) {
 		n.changes = n.changes[covered:]
 		return
 	}
+	var lost []*fileWrite
 	for _, w := range n.writes[:covered] {
+		if w.lost {
+			lost = append(lost, w)
+			continue
+		}
 		n.data = w.applyTo(n.data, func(int) bool { return true })
+		for _, l := range lost {
+			l.supersede(w)
+		}
 	}
-	n.writes = n.writes[covered:]
+	n.writes = append(lost, n.writes[covered:]...)
+}
+
+// supersede puts what later wrote in the same place into w, so that it does not come back.
+func (w *fileWrite) supersede(later *fileWrite) {
+	if later.truncate {
+		w.data = w.data[:min(len(w.data), max(0, later.at-w.at))]
+		return
+	}
+	from, to := max(w.at, later.at), min(w.at+len(w.data), later.at+len(later.data))
+	if from < to {
+		copy(w.data[from-w.at:to-w.at], later.data[from-later.at:to-later.at])
+	}
 }
 
 func (n *inode) change(c nameChange) {

@@ -106,6 +106,26 @@ func TestFailedFlush(t *testing.T) {
 	}
 }
 
+// TestUncleanStartOnABadDisk: a store whose last run left a write-ahead log does not serve until the disk has taken it.
+func TestUncleanStartOnABadDisk(t *testing.T) {
+	dir := t.TempDir()
+	l := newLedger()
+	l.read(writer{dir: dir, seed: 1, sessions: 1, calls: 40, crash: true, pragmas: littleMemory}.run(t))
+	acknowledged := l.answers["ok"]
+	for _, f := range []fault{{call: "fsync", errno: "EIO"}, {call: "pwrite64", errno: "EIO"}, {call: "ftruncate", errno: "EIO"}} {
+		l.read(f.inject(t, writer{dir: dir, seed: 2, sessions: 1, calls: 1, pragmas: littleMemory}, "1+"))
+		if last := l.sessions[len(l.sessions)-1]; !strings.HasPrefix(last, "open-failed") || !strings.Contains(last, dir) {
+			t.Errorf("%s %s: %s", f.call, f.errno, last)
+		}
+	}
+	if l.answers["ok"] != acknowledged {
+		t.Errorf("%d more were acknowledged", l.answers["ok"]-acknowledged)
+	}
+	for _, finding := range l.check(t.Context(), dir) {
+		t.Error(finding)
+	}
+}
+
 // TestFailedWriteGoesOn: after a single write that failed, and was taken back, or a read that failed, the store goes on.
 func TestFailedWriteGoesOn(t *testing.T) {
 	for _, c := range []struct {

@@ -131,6 +131,9 @@ func makeDir(dir string) error {
 	}
 	for _, d := range missing {
 		if err := syncFile(filepath.Dir(d)); err != nil {
+			for _, d := range missing { // so that the next start makes, and flushes, them again
+				_ = os.Remove(d)
+			}
 			return err
 		}
 	}
@@ -159,6 +162,10 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 			return err
 		}
 	}
+	was, err := s.rewriteLog()
+	if err != nil {
+		return fmt.Errorf("the write-ahead log of the last run cannot be taken over: %w", err)
+	}
 	switch {
 	case found.fresh:
 		err = s.create(ctx)
@@ -174,6 +181,9 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 		return err
 	}
 	s.writerDB.SetMaxOpenConns(1)
+	if err := s.freshLog(ctx, was); err != nil {
+		return err
+	}
 	if s.readerDB, err = openDB(s.path, "rw", "query_only(true)", "busy_timeout(5000)"); err != nil {
 		return err
 	}

@@ -24,27 +24,39 @@ type recorded struct {
 	backup []byte // what the database held before, if it was there
 	old    bool   // and it is of an older schema
 	events []syscallEvent
+	// again is the event with which the second writer began.
+	again int
 }
 
 // recordWriter runs a writer and records its system calls. Unless there is a backup, the data directory is in one that
 // is missing, too.
 func recordWriter(t *testing.T, seed uint64, backup []byte, pragmas ...string) recorded {
 	t.Helper()
-	strace := needStrace(t)
-	w := writer{seed: seed, sessions: 3, calls: 40, pragmas: append(littleMemory[:len(littleMemory):len(littleMemory)], pragmas...)}
-	if long() {
-		w.sessions, w.calls = 5, 200
-	}
 	r := recorded{root: t.TempDir(), dir: "new/data", backup: backup}
 	if backup != nil {
 		r.dir = "."
 		write(t, sqlitestore.File(r.root), backup)
 	}
-	w.dir = filepath.Join(r.root, r.dir)
-	trace := filepath.Join(t.TempDir(), "trace")
-	w.run(t, strace, "-f", "--seccomp-bpf", "-y", "-xx", "-s", "1048576", "-o", trace, "-e", "trace="+tracedCalls)
-	r.events = parseTrace(t, trace)
+	w := writer{seed: seed, sessions: 3, calls: 40, pragmas: pragmas}
+	if long() {
+		w.sessions, w.calls = 5, 200
+	}
+	r.record(t, w)
 	return r
+}
+
+// record runs another writer, which finds the directory as the one before left it.
+func (r *recorded) record(t *testing.T, w writer, strace ...string) {
+	t.Helper()
+	w.dir = filepath.Join(r.root, r.dir)
+	w.pragmas = append(littleMemory[:len(littleMemory):len(littleMemory)], w.pragmas...)
+	trace := filepath.Join(t.TempDir(), "trace")
+	if r.again == 0 {
+		r.again = len(r.events)
+	}
+	w.run(t, append([]string{needStrace(t), "-f", "--seccomp-bpf", "-y", "-xx", "-s", "1048576", "-o", trace,
+		"-e", "trace=" + tracedCalls}, strace...)...)
+	r.events = append(r.events, parseTrace(t, trace)...)
 }
 
 // disk is the disk as it was before the writer ran.
@@ -58,28 +70,49 @@ func (r recorded) disk() *disk {
 	return d
 }
 
-// moments are n moments to cut the power at. A third of them is in the first session, before the first call.
+// moments are n moments to cut the power at. A third of them is in the first session, before the first call; all are after a
+// flush that failed, if one did, and most of those while the second writer takes over from the first.
 func (r recorded) moments(t *testing.T, random *rand.Rand, n int) []int {
 	t.Helper()
-	start := slices.IndexFunc(r.events, func(e syscallEvent) bool { return e.name == "write" && e.fd(t, 0) == 1 })
+	said := func(from int) int {
+		return from + slices.IndexFunc(r.events[from:], func(e syscallEvent) bool { return e.name == "write" && e.fd(t, 0) == 1 })
+	}
 	at := []int{len(r.events)}
+	failed := r.failedFlush()
 	for len(at) < n {
-		if len(at)%3 == 0 {
-			at = append(at, random.IntN(start))
-		} else {
-			at = append(at, start+random.IntN(len(r.events)+1-start))
+		from, to := said(0), len(r.events)+1
+		switch {
+		case failed >= 0 && len(at)%3 == 0: // as the first one ends
+			from, to = max(failed+1, r.again-20), r.again+20
+		case failed >= 0 && len(at)%3 == 1:
+			from, to = r.again, said(r.again)
+			if i := slices.IndexFunc(r.events[from:to], func(e syscallEvent) bool {
+				return e.end && e.name == "fsync" && strings.Contains(e.args[0], hexOf(".db>"))
+			}); i >= 0 {
+				from, to = from+i, min(from+i+10, to)
+			}
+		case failed >= 0:
+			from = failed + 1
+		case len(at)%3 == 0:
+			from, to = 0, from
 		}
+		at = append(at, from+random.IntN(to-from))
 	}
 	slices.Sort(at)
 	return at
 }
 
-// cuts cuts the power at n moments and returns what is wrong afterwards, at most a few of it, and how many acknowledged
-// calls there were at the last cut. Said is what was said before. Kept is the share of what was not flushed that reaches
+// failedFlush is the event at which a flush failed; -1 when none did.
+func (r recorded) failedFlush() int {
+	return slices.IndexFunc(r.events, func(e syscallEvent) bool { return e.end && e.name == "fsync" && e.ret < 0 })
+}
+
+// cuts cuts the power at n moments and returns what is wrong afterwards, at most a few of it, and what was said until the
+// last cut. Said is what was said before. Kept is the share of what was not flushed that reaches
 // the disk all the same.
-func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n int, kept ...float64) (findings []string, acknowledged int) {
+func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n int, kept ...float64) (findings []string, l *ledger) {
 	t.Helper()
-	l := newLedger()
+	l = newLedger()
 	l.read(said)
 	next := 0
 	for i, at := range r.moments(t, random, n) {
@@ -107,7 +140,7 @@ func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n 
 			break
 		}
 	}
-	return findings, l.answers["ok"]
+	return findings, l
 }
 
 // wantCopy wants a sound copy of the older file that was in dir: the store was opened since. A cut may have left another.
@@ -153,16 +186,50 @@ func TestPowerCut(t *testing.T) {
 			if long() {
 				n = 1000
 			}
-			findings, acknowledged := r.cuts(t, r.disk(), c.said, rand.New(rand.NewPCG(seed, 1)), n, 0, 0, 0.1, 0.5, 0.9)
+			findings, l := r.cuts(t, r.disk(), c.said, rand.New(rand.NewPCG(seed, 1)), n, 0, 0, 0.1, 0.5, 0.9)
 			for _, f := range findings {
 				t.Error(f)
 			}
+			acknowledged := l.answers["ok"]
 			t.Logf("%d system calls, %d of them flushes of the write-ahead log and %d of the file; %d acknowledged calls; %d cuts",
 				len(r.events)/2, flushes, checkpoints, acknowledged, n)
 			if checkpoints < 10 || acknowledged < 100 {
 				t.Error("too little happened for the cuts to mean something")
 			}
 		})
+	}
+}
+
+// TestPowerCutAfterAFailedFlush lets one flush fail. What it was for is lost, though it can still be read until the power
+// goes. The store is opened again, acknowledges, and the power goes: all that was acknowledged is there.
+func TestPowerCutAfterAFailedFlush(t *testing.T) {
+	seed := seeded(t)
+	random := rand.New(rand.NewPCG(seed, 3))
+	rounds, cuts := 8, 12
+	if long() {
+		rounds, cuts = 100, 50
+	}
+	unknown := 0
+	for range rounds {
+		when, crash := 1+random.IntN(60), random.IntN(2) == 0
+		r := recorded{root: t.TempDir(), dir: "new/data"}
+		w := writer{sessions: 1, calls: 40, crash: crash, seed: random.Uint64()}
+		r.record(t, w, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", when))
+		for range 2 {
+			w.seed = random.Uint64()
+			r.record(t, w)
+		}
+		if r.failedFlush() < 0 {
+			t.Fatalf("flush %d did not fail", when)
+		}
+		findings, l := r.cuts(t, r.disk(), "", random, cuts, 0, 0, 0.1, 0.5, 0.9)
+		for _, f := range findings {
+			t.Errorf("flush %d failed, crash %t: %s", when, crash, f)
+		}
+		unknown += l.answers["unknown"]
+	}
+	if unknown < rounds/4 {
+		t.Errorf("only %d of %d failed flushes were a commit's", unknown, rounds)
 	}
 }
 
