@@ -44,6 +44,8 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	// HealthInterval is how often the store is asked whether it can serve. 0: DefaultHealthInterval.
 	HealthInterval time.Duration
+	// StoreReady is closed when the store has become ready, which is then asked at once. nil: it is asked at intervals alone.
+	StoreReady <-chan struct{}
 	// LogCalls logs every call, which about doubles what a call costs, instead of only failed and slow ones.
 	LogCalls bool
 	// SlowCall is the time from which on a call is logged as slow. 0: DefaultSlowCall.

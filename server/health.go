@@ -17,6 +17,9 @@ import (
 // checkTimeout is how long the store may take to say that it can serve. One that takes longer cannot.
 const checkTimeout = 5 * time.Second
 
+// startGrace is how long a store may take to be ready for the first time before that is an error.
+const startGrace = 10 * time.Second
+
 // healthService is the standard health service, set by asking the store.
 type healthService struct {
 	*health.Server
@@ -25,9 +28,12 @@ type healthService struct {
 	log      *slog.Logger
 	// services are the names that have a status, "" for the server as a whole.
 	services []string
-	// serving and reason are what the store said last; only the goroutine that asks it uses them.
+	// serving and reason are what the store said last, level how loudly that was logged, and began when it was first asked;
+	// only the goroutine that asks it uses them.
 	serving bool
 	reason  string
+	level   slog.Level
+	began   time.Time
 	// ready is closed when the store is ready for the first time.
 	ready chan struct{}
 	// stopping ends when the server stops.
@@ -37,7 +43,7 @@ type healthService struct {
 
 func newHealthService(store job.Checker, interval time.Duration, log *slog.Logger, services ...string) *healthService {
 	h := &healthService{
-		Server: health.NewServer(), store: store, interval: interval, log: log, services: append([]string{""}, services...),
+		Server: health.NewServer(), store: store, interval: interval, log: log, began: time.Now(), services: append([]string{""}, services...),
 		ready: make(chan struct{}),
 	}
 	h.stopping, h.cancel = context.WithCancel(context.Background())
@@ -51,8 +57,8 @@ func (h *healthService) set(s grpc_health_v1.HealthCheckResponse_ServingStatus) 
 	}
 }
 
-// run asks the store until ctx ends.
-func (h *healthService) run(ctx context.Context) {
+// run asks the store until ctx ends, and at once when prepared is closed.
+func (h *healthService) run(ctx context.Context, prepared <-chan struct{}) {
 	ticker := time.NewTicker(h.interval)
 	defer ticker.Stop()
 	for {
@@ -60,8 +66,10 @@ func (h *healthService) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			h.ask(ctx)
+		case <-prepared:
+			prepared = nil
 		}
+		h.ask(ctx)
 	}
 }
 
@@ -70,6 +78,14 @@ func (h *healthService) ask(ctx context.Context) {
 	err := h.check(ctx)
 	if ctx.Err() != nil {
 		return
+	}
+	level := slog.LevelError
+	select {
+	case <-h.ready:
+	default:
+		if time.Since(h.began) < startGrace {
+			level = slog.LevelInfo
+		}
 	}
 	switch {
 	case err == nil && !h.serving:
@@ -80,11 +96,11 @@ func (h *healthService) ask(ctx context.Context) {
 		default:
 			close(h.ready)
 		}
-	case err != nil && (h.serving || err.Error() != h.reason):
+	case err != nil && (h.serving || err.Error() != h.reason || level > h.level):
 		// A new reason is a change, too.
 		h.set(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-		h.log.Error("not serving: the store is not ready", "reason", err)
-		h.reason = err.Error()
+		h.log.Log(ctx, level, "not serving: the store is not ready", "reason", err)
+		h.reason, h.level = err.Error(), level
 	}
 	h.serving = err == nil
 }

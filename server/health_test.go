@@ -3,6 +3,9 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +97,51 @@ func TestHealthFollowsTheStore(t *testing.T) {
 	if n := len(s.log.lines(t, "serving: the store is ready")); n != 2 {
 		t.Errorf("logged %d times that the store is ready, want 2", n)
 	}
+}
+
+// TestHealthHearsOfReadiness: a store that has prepared itself is asked at once.
+func TestHealthHearsOfReadiness(t *testing.T) {
+	prepared := make(chan struct{})
+	var ready atomic.Bool
+	s := start(t, Config{HealthInterval: time.Hour, StoreReady: prepared}, &memoryJobs{onCheck: func(context.Context) error {
+		if !ready.Load() {
+			return errors.New("preparing")
+		}
+		return nil
+	}})
+	watches := watchAll(t, s)
+	expect(t, watches, notServing)
+	ready.Store(true)
+	close(prepared)
+	expect(t, watches, serving)
+	<-s.server.Ready()
+}
+
+// TestHealthGivesTheStartTime: a store that is not ready yet is an error only when it takes long.
+func TestHealthGivesTheStartTime(t *testing.T) {
+	var log strings.Builder
+	var failure error
+	h := newHealthService(&memoryJobs{onCheck: func(context.Context) error { return failure }}, time.Hour,
+		slog.New(slog.NewTextHandler(&log, nil)), "service")
+	ask := func(err error, level string) {
+		t.Helper()
+		log.Reset()
+		failure = err
+		h.ask(t.Context())
+		if said := log.String(); level == "" && said != "" || !strings.Contains(said, level) {
+			t.Errorf("want %q, logged %q", level, said)
+		}
+	}
+	preparing, away := errors.New("preparing"), errors.New("away")
+	ask(preparing, "level=INFO")
+	ask(preparing, "")
+	ask(away, "level=INFO")
+	h.began = h.began.Add(-startGrace)
+	ask(away, "level=ERROR")
+	ask(away, "")
+	ask(nil, "level=INFO")
+	h.began = time.Now()
+	ask(away, "level=ERROR") // it was ready once
 }
 
 func TestHealthWhenStopping(t *testing.T) {

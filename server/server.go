@@ -136,7 +136,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	healthDone := make(chan struct{})
 	go func() {
 		defer close(healthDone)
-		s.health.run(ctx)
+		s.health.run(ctx, s.cfg.StoreReady)
 	}()
 	served := make(chan error, 1)
 	go func() {

@@ -92,6 +92,9 @@ func TestAdmin(t *testing.T) {
 			if line, err := h.stdout.ReadString('\n'); err != nil || !readyLine.MatchString(line) {
 				t.Fatalf("got %q, %v; logged\n%s", line, err, h.logged())
 			}
+			if log := h.logged(); strings.Contains(log, `"level":"ERROR"`) {
+				t.Errorf("a healthy start is told as an error:\n%s", log)
+			}
 			// What is ready says so at once.
 			if got := h.health(); got != grpc_health_v1.HealthCheckResponse_SERVING {
 				t.Errorf("health says %v", got)

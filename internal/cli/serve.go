@@ -101,7 +101,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	}
 
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
-	calls := server.Config{MaxPayloadBytes: cfg.maxPayload.Value, LogCalls: cfg.logCalls, Logger: logger}
+	calls := server.Config{MaxPayloadBytes: cfg.maxPayload.Value, LogCalls: cfg.logCalls, Logger: logger, StoreReady: store.ready}
 	admin.observe(&batches, &calls)
 	jobs := batch.New(store.Store, batches)
 	defer func() {

@@ -153,6 +153,8 @@ type openStore struct {
 	Store job.Store
 	// name is for people.
 	name string
+	// ready is closed once it is ready; nil when it is from the start.
+	ready <-chan struct{}
 	// lanes is how many batches the store takes at once.
 	lanes int
 	// clockOffset is how far its clock is ahead of ours; nil when it has none of its own.
@@ -177,7 +179,7 @@ func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	return &openStore{Store: store, name: store.String(), lanes: mongoLanes, clockOffset: store.ClockOffset,
+	return &openStore{Store: store, name: store.String(), ready: store.Ready(), lanes: mongoLanes, clockOffset: store.ClockOffset,
 		unclaimable: store.Unclaimable}, nil
 }
 
