@@ -129,6 +129,8 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 		p.code, p.retry = codes.Canceled, 0
 	case errors.Is(err, job.ErrOverloaded):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many calls wait already")
+	case errors.Is(err, job.ErrUnready):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, "the store is not ready; the server's log says what it waits for")
 	case unavailable:
 		// Also when the deadline passed: that nothing was written is worth more to the caller.
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE, "the store is not available at the moment")

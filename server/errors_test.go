@@ -35,6 +35,7 @@ var storeErrors = []struct {
 		told{reason: "PAYLOAD_TOO_LARGE", field: "payload"}, ""},
 	{"overloaded", job.ErrOverloaded, codes.ResourceExhausted, told{reason: "OVERLOADED", retry: 200 * time.Millisecond}, "200"},
 	{"unavailable", job.ErrUnavailable, codes.Unavailable, told{reason: "STORE_UNAVAILABLE", retry: 500 * time.Millisecond}, "500"},
+	{"not ready", fmt.Errorf("%w: duplicates", job.ErrUnready), codes.Unavailable, told{reason: "STORE_UNAVAILABLE", retry: 500 * time.Millisecond}, "500"},
 	{"unavailable in time", errors.Join(job.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable,
 		told{reason: "STORE_UNAVAILABLE", retry: 500 * time.Millisecond}, "500"},
 	{"unknown", job.ErrOutcomeUnknown, codes.Unavailable,
@@ -163,7 +164,8 @@ func TestWords(t *testing.T) {
 		delivery, claim, lease string
 	}{
 		{job.ErrOverloaded, nothing, nothing, nothing},
-		{job.ErrUnavailable, nothing, nothing, nothing},
+		{job.ErrUnavailable, "the store is not available at the moment" + nothing, nothing, nothing},
+		{job.ErrUnready, "the store is not ready; the server's log says what it waits for" + nothing, nothing, nothing},
 		{job.ErrOutcomeUnknown, again, again, token},
 		{context.DeadlineExceeded, again, again, token},
 		{context.Canceled, again, again, token},

@@ -34,7 +34,7 @@ func TestFlagDefaults(t *testing.T) {
 	}{
 		{serve, "listen", "127.0.0.1:50051"},
 		{serve, "data-dir", "./jobonce-data"},
-		{serve, "mongodb-database", mongostore.DefaultDatabase},
+		{serve, "mongodb-database", mongostore.Options{}.Database},
 		{serve, "mongodb-collection", mongostore.DefaultCollection},
 		{serve, "payload-document", strconv.FormatBool(!mongostore.Options{}.TextOnly)},
 		{serve, "allow-weak-write-concern", strconv.FormatBool(mongostore.Options{}.AllowWeakWriteConcern)},

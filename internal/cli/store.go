@@ -62,7 +62,7 @@ func (c *storeConfig) declareDataDir(keys *pflag.FlagSet) {
 func (c *storeConfig) declareMongoDB(keys *pflag.FlagSet) {
 	keys.StringVar(&c.uri, "mongodb-uri", "", "`URI` of a MongoDB, without a password; from the environment, as MONGODB_URI, with one")
 	keys.StringVar(&c.uriFile, "mongodb-uri-file", "", "`file` that holds the URI of a MongoDB")
-	keys.StringVar(&c.database, "mongodb-database", mongostore.DefaultDatabase, "`name` of the database")
+	keys.StringVar(&c.database, "mongodb-database", "", "`name` of the database; if it is not given, the one in the URI's path, or "+mongostore.DefaultDatabase)
 	keys.StringVar(&c.collection, "mongodb-collection", mongostore.DefaultCollection, "`name` of the collection")
 	keys.BoolVar(&c.payloadDocument, "payload-document", true, "keep JSON payloads as documents too, so that MongoDB can query them")
 	keys.BoolVar(&c.allowWeak, "allow-weak-write-concern", false, "take a MongoDB URI with a write concern below a journaled majority, which can\n"+

@@ -1,6 +1,9 @@
 package job
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // The sentinel errors of a store. Every error that a [Store] returns matches one of these, an [InvalidError], or counts
 // as a fault of ours. The texts are for logs: clients are told what the server makes of the sentinel.
@@ -9,6 +12,9 @@ var (
 	ErrNotFound = errors.New("job not found")
 	// ErrUnavailable: the store could not be reached and nothing was sent to it, so nothing was written.
 	ErrUnavailable = errors.New("store unavailable")
+	// ErrUnready is an ErrUnavailable of a store that can be reached, and where something has to be done first, by itself
+	// or by a person.
+	ErrUnready = fmt.Errorf("%w, since it is not ready", ErrUnavailable)
 	// ErrOutcomeUnknown: the write was sent and nobody knows whether it was applied. A retry with the same request id
 	// finds out.
 	ErrOutcomeUnknown = errors.New("outcome unknown")

@@ -9,11 +9,12 @@ import (
 	"syscall"
 
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// explain puts a driver's error into an operator's words, where it knows some, and takes the password out of the rest.
-// The driver hides the cause of a failed connection in the description of the servers.
+// explain puts a driver's error into an operator's words, where it knows some. The driver hides the cause of a failed
+// connection in the description of the servers. What a server says to a password is left out: nobody knows what it repeats.
 func (s *Store) explain(err error) error {
 	var schema *schemaError
 	if err == nil || errors.As(err, &schema) {
@@ -30,12 +31,28 @@ func (s *Store) explain(err error) error {
 	}
 	advice := ""
 	for _, cause := range causes {
-		if a := s.advise(cause); a != "" {
+		if code, refused := loginRefused(cause); refused {
+			return fmt.Errorf("the database refuses the user name or password (error %d); check the URI's credentials and its authSource", code)
+		}
+		if a := s.advise(cause); a != "" && advice == "" {
 			advice = a + ": "
-			break
 		}
 	}
-	return errors.New(redact(fmt.Sprintf("%s%v", advice, err), s.secret))
+	var pool driver.RetryablePoolError
+	if errors.As(err, &pool) { // which hides a cause that may be a refused password
+		return errors.New("the connections to the database were closed, because another operation failed on one of them")
+	}
+	return fmt.Errorf("%s%v", advice, err)
+}
+
+// loginRefused tells whether a server has refused to authenticate, and its code.
+func loginRefused(err error) (code int32, refused bool) {
+	var login *auth.Error
+	var server driver.Error
+	if errors.As(err, &server) && (server.Code == codeAuthenticationFailed || errors.As(err, &login)) {
+		return server.Code, true
+	}
+	return 0, false
 }
 
 // advise names what an operator has to change; empty when it does not know.
@@ -48,12 +65,12 @@ func (s *Store) advise(err error) string {
 		hostname x509.HostnameError
 	)
 	switch {
-	case errors.As(err, &de) && de.Code == codeAuthenticationFailed:
-		return "the database refuses the user name or password; check the URI's credentials and its authSource"
 	case errors.As(err, &de) && de.Code == codeUnauthorized:
 		return "the database user may not do this; give it the role in docs/mongodb.md"
 	case errors.As(err, &de) && de.Code == codeNotWritablePrimary && s.direct:
 		return errNoPrimary.Error()
+	case errors.As(err, &de) && de.Code == codeInvalidNamespace:
+		return "the database does not take the name of the database or the collection; give others with --mongodb-database and --mongodb-collection"
 	case errors.As(err, &record):
 		return "the server does not speak TLS; take tls=true out of the URI, or turn TLS on there"
 	case errors.As(err, &hostname):

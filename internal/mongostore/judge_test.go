@@ -127,7 +127,7 @@ func TestURIOptions(t *testing.T) {
 		"connectTimeoutMS=8":            {3 * time.Second, 8 * time.Millisecond, "jobonce"},
 		"appName=mine&retryWrites=true": {3 * time.Second, 5 * time.Second, "mine"},
 	} {
-		co, err := clientOptions(Options{URI: "mongodb://host/?" + query, Logger: testenv.Logger(t)})
+		co, err := clientOptions(&Options{URI: "mongodb://host/?" + query, Logger: testenv.Logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestURIOptions(t *testing.T) {
 			t.Errorf("%s: selection %v, connect %v, app %s", query, *co.ServerSelectionTimeout, *co.ConnectTimeout, *co.AppName)
 		}
 	}
-	co, err := clientOptions(Options{URI: "mongodb://host/?maxPoolSize=7&minPoolSize=2&timeoutMS=900&maxIdleTimeMS=1000"})
+	co, err := clientOptions(&Options{URI: "mongodb://host/?maxPoolSize=7&minPoolSize=2&timeoutMS=900&maxIdleTimeMS=1000"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestConcerns(t *testing.T) {
 	} {
 		for _, allowed := range []bool{false, true} {
 			var log strings.Builder
-			co, err := clientOptions(Options{URI: "mongodb://host/?" + query, AllowWeakWriteConcern: allowed,
+			co, err := clientOptions(&Options{URI: "mongodb://host/?" + query, AllowWeakWriteConcern: allowed,
 				Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			if c.weak == "never" || c.weak != "" && !allowed {
 				if err == nil {

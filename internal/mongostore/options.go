@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -28,8 +31,9 @@ type Options struct {
 	// URI is MongoDB's connection string. Required. What it says about the pool, timeouts and TLS is kept; where it is
 	// silent see docs/mongodb.md.
 	URI string
-	// Database and Collection default to DefaultDatabase and DefaultCollection.
-	Database   string
+	// Database defaults to the one in the URI's path, unless that is one of MongoDB's own, and then to DefaultDatabase.
+	Database string
+	// Collection defaults to DefaultCollection.
 	Collection string
 	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
 	MaxAttempts int
@@ -51,15 +55,123 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// settle fills in what is left open, and refuses what cannot be right. It looks no name up.
+func (o *Options) settle() error {
+	if o.Collection == "" {
+		o.Collection = DefaultCollection
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.NewPause == nil {
+		o.NewPause = defaultPause
+	}
+	uri, err := connstring.ParseAndValidate(standIn(o.URI))
+	if err != nil {
+		return uriError(o.URI, err)
+	}
+	if unknown := slices.Sorted(maps.Keys(uri.UnknownOptions)); len(unknown) > 0 {
+		return fmt.Errorf("MongoDB URI: the driver does not know the option %q, which would have no effect; correct it or take it out", unknown)
+	}
+	if uri.SocketTimeoutSet {
+		return errors.New("MongoDB URI: the option socketTimeoutMS has no effect on this driver; take it out, or give timeoutMS instead")
+	}
+	if isSRV(o.URI) && (len(uri.Hosts) != 1 || strings.Contains(uri.Hosts[0], ":") || uri.DirectConnection || uri.Connect == connstring.SingleConnect) {
+		return errors.New("MongoDB URI: mongodb+srv takes one name, without a port, and no direct connection")
+	}
+	switch {
+	case o.Database == "" && uri.Database != "" && !systemDatabases[uri.Database]:
+		o.Database = uri.Database
+	case o.Database == "":
+		o.Database = DefaultDatabase
+	case uri.Database != "" && uri.Database != o.Database && uri.Database != uri.AuthSource:
+		return fmt.Errorf("MongoDB URI: its path names the database %q, and --mongodb-database %q; leave one out", uri.Database, o.Database)
+	}
+	return checkNames(o.Database, o.Collection)
+}
+
+// systemDatabases are MongoDB's own. A URI names admin to say who knows the user, and what is in local is not replicated.
+var systemDatabases = map[string]bool{"admin": true, "config": true, "local": true}
+
+// checkNames refuses names that MongoDB takes in no version: its limits are those of src/mongo/db/namespace_string.h and
+// database_name.h.
+func checkNames(database, collection string) error {
+	const maxDatabase, maxNamespace = 63, 255
+	switch {
+	case systemDatabases[database]:
+		return fmt.Errorf("the database %q is MongoDB's own; name another with --mongodb-database", database)
+	case len(database) > maxDatabase:
+		return fmt.Errorf("the database %q has a name of %d bytes; at most %d are possible: give another with --mongodb-database", database, len(database), maxDatabase)
+	case strings.ContainsAny(database, "/\\. \"$\x00"):
+		return fmt.Errorf("--mongodb-database %q has a character that MongoDB does not take there: one of /\\. \"$, or NUL", database)
+	case len(database)+1+len(collection) > maxNamespace:
+		return fmt.Errorf("--mongodb-collection %q is %d bytes long; in the database %q at most %d are possible",
+			collection, len(collection), database, maxNamespace-1-len(database))
+	case strings.ContainsAny(collection, "$\x00"):
+		return fmt.Errorf("--mongodb-collection %q has a character that MongoDB does not take there: $ or NUL", collection)
+	case strings.HasPrefix(collection, "system.") || strings.HasPrefix(collection, "."):
+		return fmt.Errorf("--mongodb-collection %q begins with what MongoDB does not take there: system. or a dot", collection)
+	}
+	return nil
+}
+
+func isSRV(uri string) bool { return strings.HasPrefix(uri, connstring.SchemeMongoDBSRV+"://") }
+
+// standIn is the URI itself, but for mongodb+srv, of which it is one that says the same and can be read without looking a
+// name up.
+func standIn(uri string) string {
+	if !isSRV(uri) {
+		return uri
+	}
+	front, query := strings.TrimPrefix(uri, connstring.SchemeMongoDBSRV+"://"), ""
+	hosts := strings.LastIndexByte(front, '@') + 1
+	if i := strings.IndexByte(front[hosts:], '?'); i >= 0 {
+		front, query = front[:hosts+i], front[hosts+i+1:]
+	} else if !strings.Contains(front[hosts:], "/") {
+		front += "/"
+	}
+	kept := []string{"tls=true"}
+	for _, pair := range optionsOf(query) {
+		switch name, _, _ := strings.Cut(pair, "="); strings.ToLower(name) {
+		case "srvservicename", "srvmaxhosts":
+			continue
+		case "tls", "ssl":
+			kept[0] = pair
+		default:
+			kept = append(kept, pair)
+		}
+	}
+	return connstring.SchemeMongoDB + "://" + front + "?" + strings.Join(kept, "&")
+}
+
+// serviceOf is the service under which the name of a mongodb+srv URI is looked up.
+func serviceOf(uri string) string {
+	_, query, _ := strings.Cut(uri[strings.LastIndexByte(uri, '@')+1:], "?")
+	for _, pair := range optionsOf(query) {
+		if name, value, _ := strings.Cut(pair, "="); strings.EqualFold(name, "srvServiceName") {
+			return value
+		}
+	}
+	return "mongodb"
+}
+
+func optionsOf(query string) []string {
+	return strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+}
+
 // clientOptions reads the URI and fills in what it leaves open.
-func clientOptions(opts Options) (*options.ClientOptions, error) {
-	co := options.Client().ApplyURI(opts.URI)
+func clientOptions(opts *Options) (*options.ClientOptions, error) {
+	co := options.Client().ApplyURI(standIn(opts.URI))
 	if err := co.Validate(); err != nil {
 		return nil, uriError(opts.URI, err)
 	}
-	wc, err := writeConcern(co.WriteConcern, &opts)
+	return co, complete(co, opts)
+}
+
+func complete(co *options.ClientOptions, opts *Options) error {
+	wc, err := writeConcern(co.WriteConcern, opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	co.SetWriteConcern(wc)
 	if mode := co.ReadPreference; mode != nil && mode.Mode() != readpref.PrimaryMode {
@@ -83,7 +195,8 @@ func clientOptions(opts Options) (*options.ClientOptions, error) {
 	if opts.Dialer != nil {
 		co.SetDialer(opts.Dialer)
 	}
-	return co.SetMonitor(trackers()), nil
+	co.SetMonitor(trackers())
+	return nil
 }
 
 // writeConcern completes that of the URI. One that is weaker than ours is refused, or accepted with a warning.
@@ -135,7 +248,7 @@ func uriError(uri string, err error) error {
 	case at >= len(authority):
 		return errors.New("MongoDB URI: a character in the user name or password must be percent-encoded")
 	}
-	bare := options.Client().ApplyURI(scheme + "://" + rest[at+1:]).Validate()
+	bare := options.Client().ApplyURI(standIn(scheme + "://" + rest[at+1:])).Validate()
 	if bare == nil {
 		return errors.New("MongoDB URI: something is wrong with the user name, the password or how to authenticate; " +
 			"special characters must be percent-encoded")
@@ -154,18 +267,4 @@ func portsAreNumbers(hosts string) bool {
 		}
 	}
 	return true
-}
-
-func secretOf(co *options.ClientOptions) string {
-	if co.Auth == nil {
-		return ""
-	}
-	return co.Auth.Password
-}
-
-func redact(text, secret string) string {
-	if secret == "" {
-		return text
-	}
-	return strings.ReplaceAll(text, secret, "REDACTED")
 }

@@ -164,7 +164,7 @@ func (s *Store) indexSuspect(ctx context.Context) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", job.ErrUnavailable, s.explain(err))
+		return unready(s.explain(err))
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (s *Store) indexSuspect(ctx context.Context) error {
 // indexes a claim would read the whole collection.
 func (s *Store) workReady() error {
 	if err := s.workUnready.Load(); err != nil {
-		return fmt.Errorf("%w: %w", job.ErrUnavailable, *err)
+		return fmt.Errorf("%w: %w", job.ErrUnready, *err)
 	}
 	return nil
 }
@@ -227,6 +227,11 @@ func (p *preparation) look(suspect bool) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(p.life, prepareTimeout)
 	defer cancel()
+	if p.client == nil {
+		if err := p.lookUp(ctx, p.life); err != nil {
+			return err
+		}
+	}
 	if err := p.hello(ctx); err != nil {
 		return err
 	}

@@ -193,6 +193,9 @@ func TestExistingDuplicates(t *testing.T) {
 			}
 			s, l := openLogged(t, mongostore.Options{URI: uri, Database: database})
 			wantReason(t, s, l, c.want)
+			if err := s.Check(t.Context()); !errors.Is(err, job.ErrUnready) {
+				t.Errorf("told as an outage: %v", err)
+			}
 			if _, err := jobs.DeleteOne(t.Context(), c.remove); err != nil {
 				t.Fatal(err)
 			}
@@ -274,7 +277,7 @@ func TestDemoted(t *testing.T) {
 	primary := bson.D{{Key: "setName", Value: "rs0"}, {Key: "isWritablePrimary", Value: true}}
 	secondary := bson.D{{Key: "setName", Value: "rs0"}, {Key: "isWritablePrimary", Value: false}, {Key: "secondary", Value: true}}
 	f.answer("hello", primary)
-	s, l := openFake(t, f)
+	s, _ := openFake(t, f)
 	awaitReady(t, s)
 	f.answer("hello", secondary)
 	err := s.Check(t.Context())
@@ -289,7 +292,7 @@ func TestDemoted(t *testing.T) {
 
 	f.answer("hello", secondary)
 	f.answer("createIndexes", failure(10107, "NotWritablePrimary", "not primary"))
-	s, l = openFake(t, f)
+	demoted, l := openFake(t, f)
 	l.await(t, reason)
-	wantUnready(t, s, reason)
+	wantUnready(t, demoted, reason)
 }

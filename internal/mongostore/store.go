@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,13 +30,11 @@ import (
 type Store struct {
 	opts   Options
 	log    *slog.Logger
-	client *mongo.Client
+	client *mongo.Client // nil until the name of a mongodb+srv URI was looked up
 	coll   *mongo.Collection
 	linear *mongo.Collection // the same, read by confirm
 	hosts  string
 
-	// secret is what must not be logged; empty when there is nothing.
-	secret string
 	// tls and direct are true when the URI asks for it.
 	tls, direct bool
 
@@ -80,45 +79,65 @@ var errPreparing = errors.New("the database has not answered yet")
 // indexes, and tries again until that succeeds; calls get job.ErrUnavailable until then. An error means that the options
 // cannot be right; it never holds the URI's password.
 func Open(opts Options) (*Store, error) {
-	if opts.Database == "" {
-		opts.Database = DefaultDatabase
+	if err := opts.settle(); err != nil {
+		return nil, err
 	}
-	if opts.Collection == "" {
-		opts.Collection = DefaultCollection
-	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
-	if opts.NewPause == nil {
-		opts.NewPause = defaultPause
-	}
-	clock := newClock()
-	co, err := clientOptions(opts)
+	co, err := clientOptions(&opts)
 	if err != nil {
 		return nil, err
 	}
-	client, err := mongo.Connect(co.SetServerMonitor(&event.ServerMonitor{TopologyDescriptionChanged: clock.topology}))
-	if err != nil {
-		return nil, fmt.Errorf("MongoDB URI: %s", redact(err.Error(), secretOf(co)))
-	}
 	s := &Store{
-		opts: opts, log: opts.Logger, client: client, clock: clock, strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","), secret: secretOf(co), tls: co.TLSConfig != nil,
-		direct: co.Direct != nil && *co.Direct,
-		ready:  make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
+		opts: opts, log: opts.Logger, clock: newClock(), strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","),
+		tls: co.TLSConfig != nil, direct: co.Direct != nil && *co.Direct,
+		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
 		missRate: rate.NewLimiter(maxMisses, maxMisses),
 	}
 	s.doubts.wake = make(chan struct{}, 1)
 	s.unready.Store(&errPreparing)
 	s.workUnready.Store(&errPreparing)
-	s.coll = client.Database(opts.Database).Collection(opts.Collection,
-		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
-	s.linear = linearCollection(s.coll)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
+	if !isSRV(opts.URI) {
+		if err := s.connect(ctx, co); err != nil {
+			stop()
+			return nil, err
+		}
+	}
 	go s.maintain(ctx)
+	return s, nil
+}
+
+// connect makes the client, which connects by itself, and begins what goes on beside the calls.
+func (s *Store) connect(ctx context.Context, co *options.ClientOptions) error {
+	client, err := mongo.Connect(co.SetServerMonitor(&event.ServerMonitor{TopologyDescriptionChanged: s.clock.topology}))
+	if err != nil {
+		return fmt.Errorf("MongoDB URI: %w", err)
+	}
+	s.client = client
+	s.coll = client.Database(s.opts.Database).Collection(s.opts.Collection,
+		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
+	s.linear = linearCollection(s.coll)
 	s.keeping.Go(func() { s.keepTime(ctx) })
 	s.keeping.Go(func() { s.keepWork(ctx) })
-	return s, nil
+	return nil
+}
+
+// lookUp connects to the hosts that the name of a mongodb+srv URI stands for.
+func (s *Store) lookUp(ctx, life context.Context) error {
+	// The driver looks it up too, and cannot be interrupted.
+	if _, _, err := net.DefaultResolver.LookupSRV(ctx, serviceOf(s.opts.URI), "tcp", s.hosts); err != nil {
+		return fmt.Errorf("the name in the MongoDB URI cannot be looked up: %w", err)
+	}
+	quiet := s.opts
+	quiet.Logger = slog.New(slog.DiscardHandler) // all was said when the store was opened
+	co := options.Client().ApplyURI(s.opts.URI)
+	if err := co.Validate(); err != nil {
+		return fmt.Errorf("what the name in the MongoDB URI stands for cannot be used: %w", err)
+	}
+	if err := complete(co, &quiet); err != nil {
+		return err
+	}
+	return s.connect(life, co)
 }
 
 // String names the database and the collection, without credentials.
@@ -161,10 +180,18 @@ func (s *Store) enter() (done func(), err error) {
 		return nil, fmt.Errorf("%w: closed", job.ErrUnavailable)
 	}
 	if err := s.unready.Load(); err != nil {
-		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, *err)
+		return nil, unready(*err)
 	}
 	s.calls.Add(1)
 	return s.calls.Done, nil
+}
+
+// unready is an error for whoever calls a store that is not ready.
+func unready(err error) error {
+	if errors.As(err, new(*schemaError)) {
+		return fmt.Errorf("%w: %w", job.ErrUnready, err)
+	}
+	return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 }
 
 // Close implements [job.Store].
@@ -180,6 +207,9 @@ func (s *Store) Close() error {
 	<-s.stopped
 	s.keeping.Wait()
 	s.calls.Wait()
+	if s.client == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return s.client.Disconnect(ctx)
