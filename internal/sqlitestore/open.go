@@ -90,7 +90,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{now: opts.Now, clock: own, maxAttempts: opts.MaxAttempts, watch: opts.Watch, log: opts.Logger, lock: lock,
-		path: File(dir), leftAlone: make(map[string]bool)}
+		path: File(dir), leftAlone: make(map[string]bool), down: make(chan struct{})}
 	if err := s.open(ctx, opts.pragmas); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
 	}
@@ -151,7 +151,7 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	if err != nil {
 		return err
 	}
-	if err := file.Close(); err != nil {
+	if err := s.hold(file); err != nil {
 		return err
 	}
 	if interrupted {
@@ -190,6 +190,13 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	s.readerDB.SetMaxOpenConns(readers)
 	s.readerDB.SetMaxIdleConns(readers)
 	if err := s.prepare(ctx, pragmas); err != nil {
+		return err
+	}
+	log, err := os.Open(s.logPath())
+	if err != nil {
+		return err
+	}
+	if err := s.hold(log); err != nil {
 		return err
 	}
 	return s.lookBack(ctx)

@@ -45,11 +45,15 @@ type Store struct {
 	// SQLite, and the write-ahead log is then not emptied into the file.
 	prepared []*sql.Stmt
 
+	// held are the files that the store has open.
+	held []held
+
 	// leftAlone are the jobs that claims pass over; only the writer uses it.
 	leftAlone map[string]bool
 
-	// broken is why the store is out of service; nil while it serves.
+	// broken is why the store is out of service; nil while it serves. down is closed after it is set.
 	broken atomic.Pointer[error]
+	down   chan struct{}
 }
 
 // statements are the writer's prepared statements.
@@ -194,13 +198,21 @@ func (s *Store) transact(f func() error) error {
 		if rerr := s.rollBack(); rerr != nil {
 			s.breakDown(fmt.Errorf("roll back: %w, after: %w", rerr, err))
 		}
-		if answer(err) {
-			return err
+		if !answer(err) {
+			return s.failed("write", err)
 		}
-		return s.failed("write", err)
+		if gone := s.inPlace(); gone != nil { // and so may be what was asked for
+			s.breakDown(gone)
+			return s.usable()
+		}
+		return err
 	}
 	if _, err := s.write.commit.Exec(); err != nil {
 		return s.commitFailed(err)
+	}
+	if gone := s.inPlace(); gone != nil {
+		s.breakDown(gone)
+		return fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, gone)
 	}
 	return nil
 }
@@ -247,10 +259,16 @@ func (s *Store) commitFailed(err error) error {
 	return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
 }
 
+// breakDown takes the store out of service, for the first reason that there is.
 func (s *Store) breakDown(err error) {
-	s.log.Error("embedded store: out of service until the process is restarted", "file", s.path, "error", err)
-	s.broken.CompareAndSwap(nil, &err)
+	if s.broken.CompareAndSwap(nil, &err) {
+		s.log.Error("embedded store: out of service until the process is restarted", "file", s.path, "error", err)
+		close(s.down)
+	}
 }
+
+// Broken is closed when the store is out of service and only another process can mend that. Check then says why.
+func (s *Store) Broken() <-chan struct{} { return s.down }
 
 // usable returns why the store cannot be used, an error that matches job.ErrUnavailable.
 func (s *Store) usable() error {
@@ -289,6 +307,10 @@ func (s *Store) get(ctx context.Context, jobID string, withBody bool) (job.Recor
 	case err == nil:
 		return r.Record, nil
 	case errors.Is(err, sql.ErrNoRows):
+		if gone := s.inPlace(); gone != nil {
+			s.breakDown(gone)
+			return job.Record{}, s.usable()
+		}
 		return job.Record{}, job.ErrNotFound
 	case errors.Is(err, job.ErrRecordUnusable):
 		return job.Record{}, err
@@ -337,6 +359,9 @@ func (s *Store) release() error {
 	}
 	if s.writerDB != nil {
 		errs = append(errs, s.writerDB.Close())
+	}
+	for _, h := range s.held {
+		errs = append(errs, h.file.Close())
 	}
 	return errors.Join(append(errs, s.lock.Unlock())...)
 }

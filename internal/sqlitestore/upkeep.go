@@ -34,6 +34,9 @@ func (s *Store) upkeep(ctx context.Context) {
 
 // tend is the n-th turn of the upkeep. What fails is logged, and tried again the next time.
 func (s *Store) tend(ctx context.Context, n int) {
+	if err := s.inPlace(); err != nil {
+		s.breakDown(err)
+	}
 	if s.clock != nil {
 		s.follow()
 	}
