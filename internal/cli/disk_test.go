@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -17,8 +18,8 @@ import (
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
-// TestDiskFails lets the disk of a service fail to flush: the call that it was for has an unknown outcome, all others are
-// refused, health says so, and a service that is started again without the fault goes on.
+// TestDiskFails lets the disk of a service fail to flush: the call that it was for has an unknown outcome, health says so,
+// and the service ends by itself, saying why. One that is started again without the fault goes on.
 func TestDiskFails(t *testing.T) {
 	strace, err := exec.LookPath("strace")
 	if err == nil {
@@ -48,13 +49,11 @@ func TestDiskFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantHealth(t, p.addr, grpc_health_v1.HealthCheckResponse_SERVING)
+	health := watchHealth(t, p.addr)
+	wantHealth(t, health, grpc_health_v1.HealthCheckResponse_SERVING)
 	recordWant(t, p.addr, client.ErrOutcomeUnknown)
-	recordWant(t, p.addr, client.ErrStoreUnavailable)
-	wantHealth(t, p.addr, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-	if err := p.stop(); err != nil {
-		t.Error(err)
-	}
+	wantHealth(t, health, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	p.wantBroken(t, "out of service: commit: the disk fails: ")
 
 	last, err := startServe(dir, nil, args...)
 	if err != nil {
@@ -79,18 +78,39 @@ func recordWant(t *testing.T, addr string, want error) {
 	}
 }
 
-// wantHealth waits until the health service says so: it looks at the store from time to time.
-func wantHealth(t *testing.T, addr string, want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+// wantBroken waits until the service has ended because of its store.
+func (p *process) wantBroken(t *testing.T, why string) {
+	t.Helper()
+	<-p.rest
+	_ = p.cmd.Wait()
+	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
+	last := lines[len(lines)-1]
+	if code := p.cmd.ProcessState.ExitCode(); code != exitBroken || !strings.Contains(last, why) || !strings.Contains(last, "a restart may mend") {
+		t.Errorf("exit code %d, and its last line is %q; want %d, and %q", code, last, exitBroken, why)
+	}
+}
+
+func watchHealth(t *testing.T, addr string) grpc_health_v1.Health_WatchClient {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), new(grpc_health_v1.HealthCheckRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return watch
+}
+
+// wantHealth waits until the health service says so.
+func wantHealth(t *testing.T, watch grpc_health_v1.Health_WatchClient, want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	t.Helper()
 	for {
 		answer, err := watch.Recv()
 		if err != nil {
@@ -99,5 +119,41 @@ func wantHealth(t *testing.T, addr string, want grpc_health_v1.HealthCheckRespon
 		if answer.GetStatus() == want {
 			return
 		}
+	}
+}
+
+// TestServedDirectoryIsGone removes the data directory of a service, or puts another file into it: it acknowledges nothing
+// more and ends by itself, saying why, also when nobody calls it.
+func TestServedDirectoryIsGone(t *testing.T) {
+	for _, c := range []struct {
+		name, why string
+		do        func(dir string) error
+		call      bool
+	}{
+		{"removed", "was removed or moved while it was served", os.RemoveAll, true},
+		{"removed, and no call comes", "was removed or moved while it was served", os.RemoveAll, false},
+		{"replaced", "was replaced by another file while it was served", func(dir string) error {
+			other := filepath.Join(dir, "other")
+			return errors.Join(os.WriteFile(other, nil, 0o600), os.Rename(other, filepath.Join(dir, "jobonce.db")))
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			p, err := startServe(dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
+			if err != nil {
+				t.Fatal(err)
+			}
+			recordWant(t, p.addr, nil)
+			if err := c.do(filepath.Join(dir, "data")); err != nil {
+				t.Fatal(err)
+			}
+			if c.call {
+				_, err := newCrashClient(t, p.addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
+				if status.Code(err) != codes.Unavailable {
+					t.Errorf("record: %v", err)
+				}
+			}
+			p.wantBroken(t, c.why)
+		})
 	}
 }

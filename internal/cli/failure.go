@@ -26,6 +26,7 @@ const (
 	exitNotFound  = 4
 	exitLeaseLost = 5
 	exitRetry     = 6
+	exitBroken    = 7
 )
 
 const exitHelp = `Exit codes, which later versions keep:
@@ -37,6 +38,7 @@ const exitHelp = `Exit codes, which later versions keep:
   5  the lease is lost; stop the work
   6  may be tried again, with the same --request-id if the command has one: the service cannot be
      reached, is overloaded, or does not know whether it was written
+  7  serve ended because of its embedded store, which a restart may mend
 A command that a signal ends dies by it.`
 
 // usageError is a call that was wrong before anything was tried.

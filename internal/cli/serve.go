@@ -127,6 +127,14 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		select {
 		case <-serving.Done():
 			return nil
+		case <-store.broken: // whoever supervises the service is to start it again
+			return &codedError{fmt.Errorf("ended, since a restart may mend what is wrong: %w", store.Store.Check(ctx)), exitBroken}
+		}
+	})
+	group.Go(func() error {
+		select {
+		case <-serving.Done():
+			return nil
 		case <-srv.Ready():
 		}
 		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", shownAddress(lis), store.name); err != nil {

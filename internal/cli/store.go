@@ -161,6 +161,8 @@ type openStore struct {
 	clockOffset func() time.Duration
 	// unclaimable is how much work is due that nobody can claim; nil when the store has no such work.
 	unclaimable func() int64
+	// broken is closed when the store is out of service for as long as the process lives; nil when that cannot be.
+	broken <-chan struct{}
 }
 
 func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Logger) (*openStore, error) {
@@ -173,7 +175,7 @@ func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Lo
 		if err != nil {
 			return nil, errors.Join(err, store.Close())
 		}
-		return &openStore{Store: store, name: name, lanes: 1}, nil
+		return &openStore{Store: store, name: name, lanes: 1, broken: store.Broken()}, nil
 	}
 	store, err := c.openMongoDB(watch, logger)
 	if err != nil {

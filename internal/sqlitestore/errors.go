@@ -70,7 +70,7 @@ func damage(err error) bool {
 	return code(err) == sqlite3.SQLITE_CORRUPT || code(err) == sqlite3.SQLITE_NOTADB
 }
 
-// describe says in our own terms what SQLite finds wrong with a file that is being opened.
+// describe says in our own terms what SQLite finds wrong with a file or its disk.
 func describe(err error) error {
 	var se *sqlite.Error
 	if !errors.As(err, &se) {
@@ -88,9 +88,15 @@ func describe(err error) error {
 	case sqlite3.SQLITE_CORRUPT:
 		return fmt.Errorf("%w; restore a backup, or move the file away to begin anew: %v", ErrDamaged, err)
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-		return fmt.Errorf("cannot be written; check its owner and permissions: %v", err)
+		return fmt.Errorf("cannot be opened or written; check its owner and permissions, and how many files may be open: %v", err)
 	case sqlite3.SQLITE_FULL:
 		return fmt.Errorf("the disk is full: %v", err)
+	case sqlite3.SQLITE_IOERR:
+		return fmt.Errorf("the disk fails: %v", err)
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return fmt.Errorf("another program holds the file: %v", err)
+	case sqlite3.SQLITE_NOMEM:
+		return fmt.Errorf("out of memory: %v", err)
 	}
 	return err
 }

@@ -225,7 +225,7 @@ func (s *Store) failed(what string, err error) error {
 	case damage(err):
 		return fmt.Errorf("%w: %w, or cannot be read; check it, and restore a backup: %v", job.ErrUnavailable, ErrDamaged, err)
 	case outage(err):
-		return fmt.Errorf("%w: %s: %v", job.ErrUnavailable, what, err)
+		return fmt.Errorf("%w: %s: %v", job.ErrUnavailable, what, describe(err))
 	}
 	return fmt.Errorf("embedded store: %s: %w", what, err)
 }
@@ -255,8 +255,9 @@ func (s *Store) commitFailed(err error) error {
 	if c := code(err); (c == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_CONSTRAINT) && s.rollBack() == nil {
 		return s.failed("commit", err)
 	}
-	s.breakDown(fmt.Errorf("commit: %w", err))
-	return fmt.Errorf("%w: commit: %v", job.ErrOutcomeUnknown, err)
+	err = fmt.Errorf("commit: %w", describe(err))
+	s.breakDown(err)
+	return fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, err)
 }
 
 // breakDown takes the store out of service, for the first reason that there is.
