@@ -94,6 +94,7 @@ type copying struct {
 	// embed is set while the body may be stored as a document too, embedded when it was in the latest try.
 	embed, embedded bool
 	update          bson.Raw
+	looked          bool // a hint of it was refused, and the unique index was found good
 	// why is why it is to be tried again.
 	why error
 }
@@ -101,9 +102,14 @@ type copying struct {
 // copy sends one bulk and counts what came of it. It returns the records that are to be sent again; the error is about
 // one that the database takes in no form.
 func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again []copying, err error) {
+	hint := s.hintName()
 	models := make([]mongo.WriteModel, len(pending))
 	for i, c := range pending {
-		models[i] = mongo.NewUpdateOneModel().SetFilter(filter(c.record.JobID)).SetUpdate(c.update).SetUpsert(true)
+		m := mongo.NewUpdateOneModel().SetFilter(filter(c.record.JobID)).SetUpdate(c.update).SetUpsert(true)
+		if hint != "" {
+			m.SetHint(hint)
+		}
+		models[i] = m
 	}
 	tracked, sent := track(ctx)
 	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
@@ -121,6 +127,12 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 		e, bad := failed[i]
 		_, written := result.UpsertedIDs[int64(i)]
 		switch {
+		case bad && hint != "" && aboutHint(e.Code) && !c.looked:
+			if err := s.indexSuspect(ctx); err != nil {
+				return nil, err
+			}
+			c.looked, c.why = true, e
+			again = append(again, c)
 		case bad && c.embedded && aboutDocument(e.Code):
 			c.embed, c.why = false, e
 			again = append(again, c)

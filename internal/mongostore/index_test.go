@@ -446,6 +446,30 @@ func TestUpsertHinted(t *testing.T) {
 	}
 }
 
+// TestCopyHinted: what is copied names the index, too.
+func TestCopyHinted(t *testing.T) {
+	for name, lose := range map[string]func(*fakeServer){
+		"taken": nil, "no hints at all": func(f *fakeServer) { f.refuseHints(2) }, "the index is lost": func(f *fakeServer) { f.setIndexes() },
+	} {
+		f := startFake(t, nil)
+		s, _ := openFake(t, f)
+		awaitReady(t, s)
+		if lose != nil {
+			lose(f)
+		}
+		f.answerWith("update", func(command bson.Raw) bson.D { return answerUpserts(command, lose != nil) })
+		copied, err := s.Copy(t.Context(), []job.Record{{JobID: "a"}, {JobID: "b"}})
+		if name == "the index is lost" {
+			wantUnavailable(t, err)
+		} else if err != nil || copied.Written != 2 {
+			t.Errorf("%s: %+v, %v", name, copied, err)
+		}
+		if hint, _ := f.commands("update")[0].Lookup("updates", "0", "hint").StringValueOK(); hint != "job_id_1" {
+			t.Errorf("%s: the hint is %q", name, hint)
+		}
+	}
+}
+
 // answerUpserts takes upserts, or refuses them for their hints.
 func answerUpserts(command bson.Raw, refuse bool) bson.D {
 	updates, _ := command.Lookup("updates").Array().Values()
