@@ -334,11 +334,11 @@ func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
 			return
 		}
 		g.looked = true
-		r.alone = append(r.alone, g)
+		r.stray(g, &failure{fateRetry, e})
 	case g.update.embedded && aboutDocument(e.Code):
 		// The text alone is stored then, and the delivery still counts.
 		g.textOnly, g.update = true, update{}
-		r.alone = append(r.alone, g)
+		r.stray(g, &failure{fateRetry, e})
 	default:
 		if f.fate == fateStrange {
 			r.strangeCode(e, g.jobID)
