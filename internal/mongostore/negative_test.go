@@ -197,3 +197,46 @@ func TestLeasesWaitForTheClock(t *testing.T) {
 }
 
 func contains(words, word string) bool { return slices.Contains(strings.Fields(words), word) }
+
+// TestMissIsNotOlderThanItsCall: a confirming read that began before a call says nothing to it.
+func TestMissIsNotOlderThanItsCall(t *testing.T) {
+	d := startDeposed(t)
+	begun, release := make(chan struct{}), make(chan struct{})
+	var n atomic.Int64
+	reads := make(chan struct{}, 10)
+	f := d.fakeServer
+	f.answerWith("find", func(command bson.Raw) bson.D {
+		if level, _ := command.Lookup("readConcern", "level").StringValueOK(); level != "linearizable" {
+			reads <- struct{}{}
+			return cursorOf() // the former primary
+		}
+		if n.Add(1) == 1 {
+			close(begun)
+			<-release
+			return cursorOf() // as it was when the read began
+		}
+		return cursorOf(leasedWith("t")...)
+	})
+	first := make(chan error, 1)
+	go func() {
+		_, err := d.store.Get(within(t), "j", false)
+		first <- err
+	}()
+	<-begun
+	<-reads
+	// Now the job is recorded and acknowledged; whoever knows that asks for it.
+	second := make(chan error, 1)
+	go func() {
+		_, err := d.store.Get(within(t), "j", false)
+		second <- err
+	}()
+	<-reads
+	time.Sleep(50 * time.Millisecond)
+	close(release)
+	if err := <-first; !errors.Is(err, job.ErrNotFound) {
+		t.Error(err)
+	}
+	if err := <-second; err != nil {
+		t.Errorf("a job that was recorded before the call: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -147,14 +148,28 @@ func (s *Store) confirm(ctx context.Context, jobID string, withBody bool) (store
 	return r, f
 }
 
-// confirmMiss confirms that there is no record: one at a time for an id, and so many in a second.
-func (s *Store) confirmMiss(ctx context.Context, jobID string, withBody bool) (stored, *failure) {
+// confirmMiss confirms that there is no record: one at a time for an id, and so many in a second. What began before this
+// call says nothing to it: the record may have been made since. So it waits for the next one then.
+func (s *Store) confirmMiss(ctx context.Context, jobID string, withBody bool) (r stored, f *failure) {
+	for range 2 {
+		began := false
+		if r, f, began = s.joinMiss(ctx, jobID, withBody); began || !errors.Is(f.orNil(), job.ErrNotFound) {
+			break
+		}
+	}
+	return r, f
+}
+
+// joinMiss confirms that there is no record, or waits for the answer to who began with that before: began tells which.
+func (s *Store) joinMiss(ctx context.Context, jobID string, withBody bool) (_ stored, _ *failure, began bool) {
 	type confirmed struct {
 		r stored
 		f *failure
 	}
+	var mine atomic.Bool
 	key := fmt.Sprint(withBody, jobID)
 	answer := s.misses.DoChan(key, func() (any, error) {
+		mine.Store(true)
 		done, err := s.enter() // it may outlast the call that began it
 		if err != nil {
 			return confirmed{f: &failure{fateUnsent, err}}, nil
@@ -169,9 +184,9 @@ func (s *Store) confirmMiss(ctx context.Context, jobID string, withBody bool) (s
 	select {
 	case a := <-answer:
 		c := a.Val.(confirmed)
-		return c.r, c.f
+		return c.r, c.f, mine.Load()
 	case <-ctx.Done():
-		return stored{}, &failure{fateRetry, ctx.Err()}
+		return stored{}, &failure{fateRetry, ctx.Err()}, false
 	}
 }
 
