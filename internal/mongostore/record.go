@@ -148,6 +148,9 @@ func (s *Store) session(ctx context.Context) (context.Context, func()) {
 
 // goAlone lets a group go on by itself until it is settled.
 func (s *Store) goAlone(ctx context.Context, g *group) {
+	for i, d := range g.deliveries {
+		g.deliveries[i] = new(*d) // so that it does not keep the bodies of all the call's deliveries
+	}
 	ctx, endSession := s.session(ctx) // of its own: sessions are not for two goroutines
 	s.calls.Add(1)                    // within a call, so that Close waits already
 	go func() {
