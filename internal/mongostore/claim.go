@@ -115,11 +115,17 @@ func outlast(ctx, caller context.Context, while time.Duration) (context.Context,
 // lease tries to put what is due under leases of the request, as much as that takes, and tells how much was due. How much
 // of it was got shows only when it is read. Sorted by key, so that overlapping bulks cannot deadlock.
 func (c *claim) lease(ctx context.Context) (int, *failure) {
+	if err := c.timed(ctx); err != nil {
+		return 0, &failure{fateRetry, err}
+	}
 	due, f := c.due(ctx)
 	if f != nil || len(due) == 0 {
 		return len(due), f
 	}
-	now := c.now()
+	now, known := c.time()
+	if !known {
+		return len(due), &failure{fateRetry, errNoClock}
+	}
 	var models []mongo.WriteModel
 	for i := range due {
 		due[i].place = i

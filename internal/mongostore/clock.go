@@ -2,6 +2,7 @@ package mongostore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -189,14 +190,23 @@ func primaryOf(t event.TopologyDescription) string {
 	return ""
 }
 
-// now is the database's time, as nearly as it is known.
-func (s *Store) now() time.Time {
+// time is the database's time, as nearly as it is known. Leases may be granted by it only when it is known.
+func (s *Store) time() (now time.Time, known bool) {
 	if s.opts.Now != nil {
-		return s.opts.Now()
+		return s.opts.Now(), true
 	}
-	now, _, _ := s.clock.now()
+	now, _, known = s.clock.now()
+	return now, known
+}
+
+// now is the time for what grants no lease.
+func (s *Store) now() time.Time {
+	now, _ := s.time()
 	return now
 }
+
+// errNoClock: a lease cannot be granted yet.
+var errNoClock = errors.New("the database's clock is not known")
 
 // latest is the latest that the database's time may be: what is told of the time that a lease has left.
 func (s *Store) latest() time.Time {

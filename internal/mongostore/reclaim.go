@@ -25,7 +25,14 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			}
 			return s.answer(ctx, g.record.Record, v)
 		}
-		next := g.record.Work.Claim(d.Grant(s.opts.MaxAttempts), s.now())
+		now, known := s.time()
+		if !known {
+			if err := s.timed(ctx); err != nil {
+				return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())}
+			}
+			continue
+		}
+		next := g.record.Work.Claim(d.Grant(s.opts.MaxAttempts), now)
 		f := s.swap(ctx, &g.record, &next)
 		if f == nil {
 			s.opts.Watch.Tell(g.jobID, &g.record.Work, &next)

@@ -80,14 +80,6 @@ func (s *Store) RecordEach(ctx context.Context, deliveries []job.Delivery, settl
 		return
 	}
 	groups := s.groupByJob(ctx, deliveries, settle)
-	if _, _, known := s.clock.now(); !known && s.opts.Now == nil {
-		groups = slices.DeleteFunc(groups, func(g *group) bool {
-			if g.leases() {
-				s.goAlone(ctx, g)
-			}
-			return g.leases()
-		})
-	}
 	within, endSession := s.session(ctx)
 	defer endSession()
 	for t := s.newTries(ctx); len(groups) > 0; {
@@ -167,16 +159,16 @@ func (s *Store) goAlone(ctx context.Context, g *group) {
 }
 
 func (s *Store) alone(ctx context.Context, g *group) {
-	if g.leases() {
-		if err := s.timed(ctx); err != nil {
-			if g.tries.unknown || g.written { // a write of it was sent
-				err = fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())
-			}
-			g.fail(err)
-			return
-		}
-	}
 	for {
+		if g.leases() {
+			if err := s.timed(ctx); err != nil {
+				if g.tries.unknown || g.written { // a write of it was sent
+					err = fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())
+				}
+				g.fail(err)
+				return
+			}
+		}
 		if g.known {
 			s.decide(ctx, g)
 			return
@@ -212,8 +204,14 @@ type round struct {
 // round writes the groups that are not yet written, reads those that are not new, and settles what is known then.
 func (s *Store) round(ctx context.Context, groups []*group) *round {
 	r := &round{Store: s, ctx: ctx}
-	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.written })
-	now := s.now()
+	now, known := s.time()
+	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool {
+		if !g.written && !known && g.leases() {
+			r.stray(g, &failure{fateRetry, errNoClock}) // waits for it
+			return true
+		}
+		return g.written
+	})
 	for len(write) > 0 {
 		n, size := 0, 0
 		for ; n < len(write); n++ {
