@@ -51,6 +51,8 @@ type clock struct {
 	apart time.Duration
 	// offset is the last one that was known; until it is measured anew only what grants no lease goes by it.
 	offset time.Duration
+	// forgot is when another server became the one that answers: what was asked before says nothing.
+	forgot time.Duration
 	// known is closed while samples are there.
 	known chan struct{}
 	// stale is sent to when the clock is to be measured at once.
@@ -74,14 +76,14 @@ func newClock() *clock {
 func (c *clock) begin() (sent, apart time.Duration) { return c.mono(), c.wallApart() }
 
 // add takes a measurement in: since it began a server has answered with its time, in whole milliseconds. One of another
-// server, or one that does not go with the earlier ones, makes those void; one during which this machine was suspended
-// counts for nothing.
+// server, or one that does not go with the earlier ones, makes those void; one during which this machine was suspended, or
+// another member became primary, counts for nothing.
 func (c *clock) add(sent, apart time.Duration, answered time.Time, server string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checkWall()
 	received, ahead := c.mono(), answered.Sub(c.start)
-	if (c.wallApart() - apart).Abs() > suspended {
+	if sent < c.forgot || (c.wallApart()-apart).Abs() > suspended {
 		return
 	}
 	s := sample{at: received, low: ahead - received, high: ahead + time.Millisecond - sent}
@@ -105,7 +107,9 @@ func (c *clock) add(sent, apart time.Duration, answered time.Time, server string
 func (c *clock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forgot = c.mono()
 	c.void()
+	c.measure()
 }
 
 func (c *clock) void() {
@@ -115,6 +119,11 @@ func (c *clock) void() {
 	low, high, _ := c.bounds(c.mono())
 	c.offset = low + (high-low)/2
 	c.samples, c.known = nil, make(chan struct{})
+	c.measure()
+}
+
+// measure has the clock measured at once.
+func (c *clock) measure() {
 	select {
 	case c.stale <- struct{}{}:
 	default:

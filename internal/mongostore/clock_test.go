@@ -206,3 +206,19 @@ func TestClocksApart(t *testing.T) {
 		l.mono = mono
 	}
 }
+
+// TestClockAnsweredByTheFormer: what a server answers to a question from before another one became primary says nothing.
+func TestClockAnsweredByTheFormer(t *testing.T) {
+	l := newLab()
+	l.measure("a", 0, 0, 0)
+	sent, apart := l.begin()
+	l.pass(time.Millisecond)
+	l.forget()
+	l.pass(time.Millisecond)
+	l.add(sent, apart, l.start.Add(l.mono), "a")
+	if now, wrong, known := l.now(); known {
+		t.Errorf("the clock is known, by the former primary: %v, %v", now, wrong)
+	}
+	l.measure("b", 5*time.Second, 0, 0)
+	l.wantTime(t, 5*time.Second)
+}
