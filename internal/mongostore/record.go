@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -33,6 +34,7 @@ type group struct {
 	outcomes   []job.Outcome
 	places     []int // in the call
 	settle     func(place int, o job.Outcome)
+	settled    atomic.Bool // never twice, even where one of many that went on together panics
 	tries      *tries
 
 	update   update
@@ -80,12 +82,20 @@ func (s *Store) RecordEach(ctx context.Context, deliveries []job.Delivery, settl
 		return
 	}
 	groups := s.groupByJob(ctx, deliveries, settle)
-	within, endSession := s.session(ctx)
+	ctx, endSession := s.session(ctx)
 	defer endSession()
+	s.together(ctx, groups)
+}
+
+// together records groups in as few commands as there can be.
+func (s *Store) together(ctx context.Context, groups []*group) {
 	for t := s.newTries(ctx); len(groups) > 0; {
-		r := s.round(within, groups)
+		r := s.round(ctx, groups)
 		for _, g := range r.alone {
-			s.goAlone(within, g)
+			s.goOn(ctx, []*group{g}, func(ctx context.Context) { s.alone(ctx, g) })
+		}
+		if later := r.untimed; len(later) > 0 {
+			s.goOn(ctx, later, func(ctx context.Context) { s.together(ctx, s.whenTimed(ctx, later)) })
 		}
 		groups = r.struck
 		if len(groups) > 0 && !t.again(r.failed) {
@@ -138,10 +148,12 @@ func (s *Store) session(ctx context.Context) (context.Context, func()) {
 	return mongo.NewSessionContext(ctx, session), func() { session.EndSession(context.WithoutCancel(ctx)) }
 }
 
-// goAlone lets a group go on by itself until it is settled.
-func (s *Store) goAlone(ctx context.Context, g *group) {
-	for i, d := range g.deliveries {
-		g.deliveries[i] = new(*d) // so that it does not keep the bodies of all the call's deliveries
+// goOn lets groups go on without their call until they are settled.
+func (s *Store) goOn(ctx context.Context, groups []*group, do func(context.Context)) {
+	for _, g := range groups {
+		for i, d := range g.deliveries {
+			g.deliveries[i] = new(*d) // so that it does not keep the bodies of all the call's deliveries
+		}
 	}
 	ctx, endSession := s.session(ctx) // of its own: sessions are not for two goroutines
 	s.calls.Add(1)                    // within a call, so that Close waits already
@@ -151,23 +163,37 @@ func (s *Store) goAlone(ctx context.Context, g *group) {
 		defer func() {
 			if p := recover(); p != nil {
 				s.log.Error("panic while recording a delivery", "panic", p, "stack", string(debug.Stack()))
-				g.fail(fmt.Errorf("%w: panic", job.ErrOutcomeUnknown))
+				for _, g := range groups {
+					g.fail(fmt.Errorf("%w: panic", job.ErrOutcomeUnknown))
+				}
 			}
 		}()
-		s.alone(ctx, g)
+		do(ctx)
 	}()
 }
 
+// whenTimed waits until leases may be granted, and returns the groups then. When the context ends before, they are given
+// up, and none is returned.
+func (s *Store) whenTimed(ctx context.Context, groups []*group) []*group {
+	err := s.timed(ctx)
+	if err == nil {
+		return groups
+	}
+	for _, g := range groups {
+		if g.tries.unknown || g.written { // a write of it was sent
+			g.fail(fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err()))
+		} else {
+			g.fail(err)
+		}
+	}
+	return nil
+}
+
+// alone records one group.
 func (s *Store) alone(ctx context.Context, g *group) {
 	for {
-		if g.leases() {
-			if err := s.timed(ctx); err != nil {
-				if g.tries.unknown || g.written { // a write of it was sent
-					err = fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())
-				}
-				g.fail(err)
-				return
-			}
+		if g.leases() && s.whenTimed(ctx, []*group{g}) == nil {
+			return
 		}
 		if g.known {
 			s.decide(ctx, g)
@@ -177,7 +203,7 @@ func (s *Store) alone(ctx context.Context, g *group) {
 			return
 		}
 		r := s.round(ctx, []*group{g})
-		if len(r.alone)+len(r.struck) == 0 {
+		if len(r.alone)+len(r.struck)+len(r.untimed) == 0 {
 			return
 		}
 		if !g.known && !g.tries.wait() {
@@ -194,8 +220,8 @@ type round struct {
 	// struck are those that the database failed all alike, and failed is how.
 	struck []*group
 	failed *failure
-	// alone are those that are to go on by themselves.
-	alone []*group
+	// alone are those that are to go on by themselves, untimed those that wait for the clock.
+	alone, untimed []*group
 	// looked is true once a refused hint had the unique index looked at, and index is what was wrong with it.
 	looked bool
 	index  error
@@ -207,7 +233,8 @@ func (s *Store) round(ctx context.Context, groups []*group) *round {
 	now, known := s.time()
 	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool {
 		if !g.written && !known && g.leases() {
-			r.stray(g, &failure{fateRetry, errNoClock}) // waits for it
+			g.tries.note(&failure{fateRetry, errNoClock})
+			r.untimed = append(r.untimed, g)
 			return true
 		}
 		return g.written
@@ -284,7 +311,9 @@ func (r *round) write(groups []*group) {
 		if sent.commands <= 1 {
 			f = commandFailed(err, sent)
 		}
-		r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(f))
+		if len(groups) > 1 || groups[0].tries.n == 0 { // what goes alone fails often in an outage
+			r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(f))
+		}
 		r.strike(groups, f)
 		return
 	}
@@ -444,16 +473,22 @@ func (s *Store) outcomesOf(ctx context.Context, g *group) (conflicts bool) {
 
 // settleAll tells the callers their outcomes.
 func (g *group) settleAll() {
+	if g.settled.Swap(true) {
+		return
+	}
 	for i, o := range g.outcomes {
 		g.settle(g.places[i], o)
 	}
-	g.places = nil // and never twice
 }
 
 // fail tells all callers the same error.
 func (g *group) fail(err error) {
-	g.outcomes = slices.Repeat([]job.Outcome{{Err: err}}, len(g.places))
-	g.settleAll()
+	if g.settled.Swap(true) {
+		return
+	}
+	for _, place := range g.places {
+		g.settle(place, job.Outcome{Err: err})
+	}
 }
 
 func (g *group) giveUp() { g.fail(g.tries.err()) }

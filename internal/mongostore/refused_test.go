@@ -2,6 +2,7 @@ package mongostore_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,21 +28,19 @@ func (l leaving) NextBackOff() time.Duration {
 // alone, and before the text alone was sent.
 func TestRefusedDocumentAtTheEnd(t *testing.T) {
 	f := startFake(t, nil)
-	hello := bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
-	f.answer("hello", hello)
+	f.answer("hello", bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}})
 	ctx, leave := context.WithCancel(within(t))
 	s := open(t, mongostore.Options{URI: "mongodb://" + f.addr() + "/?directConnection=true",
 		NewPause: func() backoff.BackOff { return leaving{leave: leave} }})
-	f.answerWith("update", func(command bson.Raw) bson.D { return upserted(command, 57, "j") })
-	measured := make(chan struct{})
-	f.answerWith("hello", func(bson.Raw) bson.D {
-		<-measured
-		return hello
+	var updates atomic.Int64
+	f.answerWith("update", func(command bson.Raw) bson.D {
+		if updates.Add(1) == 1 {
+			return upserted(command, 112, "j") // so that it goes alone
+		}
+		return upserted(command, 57, "j")
 	})
-	s.ForgetClock() // so that it goes alone from the start
 	out := make(chan job.Outcome, 1)
 	d := delivery(t, job.Input{JobID: "j", RequestID: "r", Mode: job.ModeLeased, Lease: new(time.Minute), Body: bodyOf(`{"a":1}`)})
 	s.RecordEach(ctx, []job.Delivery{d}, func(_ int, o job.Outcome) { out <- o })
-	close(measured)
 	wantUnavailable(t, (<-out).Err)
 }
