@@ -163,18 +163,27 @@ type candidate struct {
 	place int
 }
 
+// bodySize is how large the body is; of somebody else's record, about.
+var bodySize = bson.D{{Key: "$switch", Value: bson.D{
+	{Key: "branches", Value: bson.A{
+		bson.D{{Key: "case", Value: isOfType(fieldPayloadText, "string")}, {Key: "then", Value: bson.D{{Key: "$strLenBytes", Value: "$" + fieldPayloadText}}}},
+		bson.D{{Key: "case", Value: isOfType(fieldPayloadBytes, "binData")}, {Key: "then", Value: bson.D{{Key: "$binarySize", Value: "$" + fieldPayloadBytes}}}},
+	}},
+	{Key: "default", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}},
+}}}
+
+func isOfType(field, bsonType string) bson.D {
+	return bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$" + field}}, bsonType}}}
+}
+
 // due reads what is due, the oldest first, without bodies, and as much as the request is likely to take: of what is got too
 // much of, the rest is given back.
 func (c *claim) due(ctx context.Context) (due []candidate, f *failure) {
-	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}, {Key: "size", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}
+	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}, {Key: "size", Value: bodySize}}
 	bytes := int64(0)
 	f = c.each(ctx, dueFilter(c.now(), c.lapsed(), c.req.Events), options.Find().SetProjection(projection).SetLimit(int64(c.req.Max)).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
-		size := intOf(doc.Lookup("size"))
-		if !c.opts.TextOnly {
-			size /= 2 // the body stands there twice
-		}
-		if bytes += size; len(due) > 0 && bytes > int64(c.req.MaxBytes) {
+		if bytes += intOf(doc.Lookup("size")); len(due) > 0 && bytes > int64(c.req.MaxBytes) {
 			return false
 		}
 		if r, err := decode(doc, false); err == nil {
