@@ -133,12 +133,13 @@ func (g *group) leases() bool {
 // session makes reads causally follow the writes of the same call, and of the call that it goes on for, where the database
 // has sessions.
 func (s *Store) session(ctx context.Context) (context.Context, func()) {
+	none := mongo.NewSessionContext(ctx, nil) // nor that of the call that it goes on for, which may be another goroutine's
 	if t := s.deployment.Load(); t == nil || !t.sessions {
-		return ctx, func() {}
+		return none, func() {}
 	}
 	session, err := s.client.StartSession()
 	if err != nil {
-		return ctx, func() {}
+		return none, func() {}
 	}
 	if before := mongo.SessionFromContext(ctx); before != nil {
 		// Neither fails on what another session says.
