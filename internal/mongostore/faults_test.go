@@ -280,12 +280,15 @@ var ambiguous = map[string]wireproxy.Fault{
 	"code nobody knows":     wireproxy.Fail(123456, "Unheard"),
 	"item, not primary":     wireproxy.DisownItems(wireproxy.ItemError{Code: 10107}, anyItem),
 	"item, interrupted":     wireproxy.DisownItems(wireproxy.ItemError{Code: 11600}, anyItem),
+	"item, strange code":    wireproxy.DisownItems(wireproxy.ItemError{Code: 133}, anyItem),
+	"item, strange, no":     wireproxy.RefuseItems(wireproxy.ItemError{Code: 202}, anyItem),
 	"item, not applied yet": wireproxy.RefuseItems(wireproxy.ItemError{Code: 11602}, anyItem),
 }
 
 // landing are those of them with which the write is applied.
 var landing = map[string]bool{
 	"cut after": true, "write concern": true, "write concern, down": true, "item, not primary": true, "item, interrupted": true,
+	"item, strange code": true,
 }
 
 // passing are those that say that the write was not applied, and that another try helps.

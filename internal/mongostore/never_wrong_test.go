@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/batch"
@@ -55,41 +57,75 @@ func scripted(t *testing.T, hello bson.D) (*fakeServer, *mongostore.Store) {
 	return f, open(t, mongostore.Options{URI: "mongodb://" + f.addr() + "/?directConnection=true"})
 }
 
-// TestLargeBulk: eight bodies of 1 MiB that become 9 MB each. No bulk is so large that the driver would split it and lose
-// the write concern error of its first part: what that part said it had written is written again.
+// TestLargeBulk: bodies of 1 MiB that become 9 MB each. No bulk is so large that the driver would split it: a failed item of
+// the second part would replace the write concern error of the first. What that part said it had written is written again.
 func TestLargeBulk(t *testing.T) {
-	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
-	var mu sync.Mutex
-	tries, largest := map[string]int{}, 0
-	f.answerWith("update", func(command bson.Raw) bson.D {
-		mu.Lock()
-		defer mu.Unlock()
-		largest = max(largest, len(command))
-		reply := upserted(command, 0)
-		for _, item := range items(command) {
-			if tries[jobIDOf(item)]++; tries[jobIDOf(item)] == 1 && jobIDOf(item) == "j0" {
-				reply = append(reply, bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: int32(64)}, {Key: "errmsg", Value: "timed out"}}})
+	body := job.Body{Kind: job.BodyText, Data: `{"a":[0` + strings.Repeat(",0", 1<<19-10) + `]}`}
+	var deliveries []job.Delivery
+	var records []job.Record
+	for i := range 6 {
+		deliveries = append(deliveries, delivery(t, job.Input{JobID: fmt.Sprint("j", i), Body: body}))
+		records = append(records, deliveries[i].NewRecord(time.Now()))
+	}
+	for name, write := range map[string]func(*mongostore.Store){
+		"record": func(s *mongostore.Store) {
+			for i, o := range s.Record(within(t), deliveries) {
+				if o.Err != nil || o.Verdict.Disposition != job.First {
+					t.Errorf("%d: %+v, %v", i, o.Verdict, o.Err)
+				}
+			}
+		},
+		"copy": func(s *mongostore.Store) { wantCopied(t, s, records, len(records), 0) },
+	} {
+		f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
+		var mu sync.Mutex
+		tries, first, largest := map[string]int{}, []string{}, 0
+		f.answerWith("update", func(command bson.Raw) bson.D {
+			mu.Lock()
+			defer mu.Unlock()
+			largest = max(largest, len(command))
+			reply := upserted(command, 0)
+			for _, item := range items(command) {
+				switch id := jobIDOf(item); {
+				case tries[id] > 0:
+				case id == "j0":
+					reply = append(reply, bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: int32(64)}, {Key: "errmsg", Value: "timed out"}}})
+					for _, item := range items(command) {
+						first = append(first, jobIDOf(item))
+					}
+				case id == "j5":
+					reply = upserted(command, 112, id)
+				}
+				tries[jobIDOf(item)]++
+			}
+			return reply
+		})
+		write(s)
+		if largest > 48_000_000 || largest < 20_000_000 {
+			t.Errorf("%s: the largest command has %d bytes", name, largest)
+		}
+		for _, id := range first {
+			if tries[id] != 2 {
+				t.Errorf("%s: %s was written %d times, want 2: its write concern error was lost", name, id, tries[id])
 			}
 		}
-		return reply
-	})
-	body := `{"a":[0` + strings.Repeat(",0", 1<<19-10) + `]}`
-	var deliveries []job.Delivery
-	for i := range 8 {
-		deliveries = append(deliveries, delivery(t, job.Input{JobID: fmt.Sprint("j", i), Body: job.Body{Kind: job.BodyText, Data: body}}))
 	}
-	for i, o := range s.Record(within(t), deliveries) {
-		if o.Err != nil || o.Verdict.Disposition != job.First {
-			t.Errorf("%d: %+v, %v", i, o.Verdict, o.Err)
+}
+
+// TestSplitBulk: of a bulk that the driver has split all the same nothing counts as written.
+func TestSplitBulk(t *testing.T) {
+	f := startFake(t, nil)
+	f.answer("hello", bson.D{{Key: "maxWriteBatchSize", Value: int32(2)}})
+	f.answerWith("update", func(command bson.Raw) bson.D { return upserted(command, 112, "j4") })
+	s := open(t, mongostore.Options{URI: "mongodb://" + f.addr() + "/?directConnection=true",
+		NewPause: func() backoff.BackOff { return &backoff.ZeroBackOff{} }})
+	for i, o := range s.Record(within(t), five(t, "j")) {
+		if !errors.Is(o.Err, job.ErrOutcomeUnknown) {
+			t.Errorf("%d: %+v, %v; want job.ErrOutcomeUnknown", i, o.Verdict, o.Err)
 		}
 	}
-	if largest > 48_000_000 || largest < 20_000_000 {
-		t.Errorf("the largest command has %d bytes", largest)
-	}
-	for i := range 2 { // at least so many went with the first
-		if n := tries[fmt.Sprint("j", i)]; n != 2 {
-			t.Errorf("j%d was written %d times, want 2: its write concern error was lost", i, n)
-		}
+	if got, err := s.Copy(within(t), copiedRecords(t)[:5]); err == nil || got.Written != 0 {
+		t.Errorf("copied %+v, %v", got, err)
 	}
 }
 
@@ -122,11 +158,14 @@ func TestMongosLosesConcern(t *testing.T) {
 	}
 }
 
+// strangeCodes are in no list of ours: 133 and 202 are what mongos makes of a shard that it cannot reach.
+var strangeCodes = []int32{82, 133, 202, 365, 371, 14031, 987654}
+
 // TestStrangeCode: of an item's error code that we do not know nobody can say that nothing was applied. It is tried three
-// times, costs the record nothing, and its neighbours nothing either.
+// times, and costs its neighbours nothing.
 func TestStrangeCode(t *testing.T) {
 	b := newBench(t, "")
-	for _, code := range []int32{82, 133, 202, 365, 371, 14031, 987654} {
+	for _, code := range strangeCodes {
 		prefix := fmt.Sprint(code, "-")
 		rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: func(c wireproxy.Command) bool {
 			return slices.ContainsFunc(c.Items(), ofJob(prefix+"2"))
@@ -143,54 +182,109 @@ func TestStrangeCode(t *testing.T) {
 		}
 		b.calm()
 		firstOnce(t, b.store.Record(within(t), five(t, prefix)[2:3])[0])
-		if doc, _ := b.stored(prefix + "2"); doc.Lookup("payload").Type == 0 {
-			t.Errorf("code %d: the document was dropped", code)
+	}
+}
+
+// TestStrangeCodeOnce: such a code costs the record nothing either, and whether the write was applied is found out.
+func TestStrangeCodeOnce(t *testing.T) {
+	b := newBench(t, "")
+	for _, code := range strangeCodes {
+		for name, fault := range map[string]func(wireproxy.ItemError, func(bson.Raw) bool) wireproxy.Fault{
+			"applied": wireproxy.DisownItems, "not applied": wireproxy.RefuseItems,
+		} {
+			object, text := newDelivery(t, fmt.Sprint(code, name), "r", job.ModeUntracked), newDelivery(t, fmt.Sprint(code, name, " text"), "r", job.ModeUntracked)
+			text.Body.Data, text.Object = "no JSON", false
+			for _, d := range []job.Delivery{object, text} {
+				b.proxy.Add(&wireproxy.Rule{Command: "update", If: isUpsert, Times: 1, Do: fault(wireproxy.ItemError{Code: code}, anyItem)})
+				if o := b.store.Record(within(t), []job.Delivery{d})[0]; o.Err != nil || o.Verdict.Disposition != job.First {
+					t.Errorf("%s: %+v, %v; want the first", d.JobID, o.Verdict, o.Err)
+				}
+				b.calm()
+			}
+			if doc, _ := b.stored(object.JobID); doc.Lookup("payload").Type == 0 {
+				t.Errorf("%s: the document was dropped", object.JobID)
+			}
 		}
 	}
 }
 
-// TestStuckItem: one job that cannot be written for now holds up neither its batch nor those after it.
-func TestStuckItem(t *testing.T) {
-	b := newBench(t, "")
-	behind := batch.New(b.store, batch.Config{Lanes: 1})
-	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: func(c wireproxy.Command) bool {
-		return slices.ContainsFunc(c.Items(), ofJob("j2"))
-	}, Do: wireproxy.RefuseItems(wireproxy.ItemError{Code: 112}, ofJob("j2"))})
+// TestStrangeCodeThenGone: a write that was answered with such a code was sent, although the next try gets no connection.
+func TestStrangeCodeThenGone(t *testing.T) {
+	b := newBench(t, "&maxPoolSize=1")
 	ctx, leave := context.WithCancel(within(t))
-	stuck := make(chan job.Outcome, 1)
-	go func() { stuck <- behind.RecordOne(ctx, newDelivery(t, "j2", "r", job.ModeUntracked)) }()
-	if err := rule.Begun(within(t), 2); err != nil {
-		t.Fatal(err)
-	}
-	for i, d := range five(t, "other") {
-		if o := behind.RecordOne(within(t), d); o.Err != nil || o.Verdict.Disposition != job.First {
-			t.Errorf("%d: %+v, %v", i, o.Verdict, o.Err)
+	release := make(chan struct{})
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: isUpsert, Do: wireproxy.DisownItems(wireproxy.ItemError{Code: 133}, anyItem)})
+	var s *mongostore.Store
+	occupy := sync.OnceFunc(func() {
+		held := b.proxy.Add(&wireproxy.Rule{Command: "find", Do: wireproxy.Hold(release)})
+		go func() { _, _ = s.Get(within(t), "j", false) }()
+		if err := held.Begun(within(t), 1); err != nil {
+			t.Error(err)
 		}
-	}
-	select {
-	case o := <-stuck:
-		t.Errorf("the stuck one was settled first: %+v", o)
-	default:
-	}
-	together := five(t, "j")
-	settled := make(chan int, 10)
-	b.store.RecordEach(ctx, together, func(i int, o job.Outcome) {
-		if i != 2 {
-			firstOnce(t, o)
-		}
-		settled <- i
+		leave()
 	})
-	for range 4 {
-		if i := <-settled; i == 2 {
-			t.Error("the stuck one came before its neighbours")
+	opts := b.opts
+	opts.Now = func() time.Time { // asked before each try
+		if rule.Hits() > 0 {
+			occupy()
 		}
+		return b.clock.Now()
 	}
-	b.calm()
-	if i := <-settled; i != 2 {
-		t.Errorf("%d was settled twice", i)
+	s = open(t, opts)
+	o := s.Record(ctx, []job.Delivery{newDelivery(t, "j", "r", job.ModeUntracked)})[0]
+	if !errors.Is(o.Err, job.ErrOutcomeUnknown) || errors.Is(o.Err, job.ErrUnavailable) {
+		t.Errorf("%+v, %v; want job.ErrOutcomeUnknown", o.Verdict, o.Err)
 	}
-	leave()
-	<-stuck
+	close(release)
+	if rule.Hits() != 1 || b.deliveries("j") != 1 {
+		t.Errorf("sent %d times, %d deliveries stored", rule.Hits(), b.deliveries("j"))
+	}
+}
+
+// TestStuckItem: one job that cannot be written for now holds up neither its batch nor those after it. Its second try is
+// over only once all others are.
+func TestStuckItem(t *testing.T) {
+	for name, code := range map[string]int32{"conflict": 112, "another unique index": 11000, "code nobody knows": 133} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, "")
+			behind := batch.New(b.store, batch.Config{Lanes: 1})
+			refuse, release := wireproxy.RefuseItems(wireproxy.ItemError{Code: code}, ofJob("j2")), make(chan struct{})
+			var alone atomic.Int32
+			rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: func(c wireproxy.Command) bool {
+				return slices.ContainsFunc(c.Items(), ofJob("j2"))
+			}, Do: func(x *wireproxy.Exchange) error {
+				if len(x.Command.Items()) == 1 && alone.Add(1) > 1 {
+					<-release
+				}
+				return refuse(x)
+			}})
+			stuck := make(chan job.Outcome, 1)
+			go func() { stuck <- behind.RecordOne(within(t), newDelivery(t, "j2", "r", job.ModeUntracked)) }()
+			if err := rule.Begun(within(t), 2); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range five(t, "other") {
+				firstOnce(t, behind.RecordOne(within(t), d))
+			}
+			together, settled := five(t, "j"), make(chan int, 5)
+			go b.store.RecordEach(within(t), together, func(i int, o job.Outcome) {
+				if i != 2 {
+					firstOnce(t, o)
+				}
+				settled <- i
+			})
+			for range 4 {
+				if i := <-settled; i == 2 {
+					t.Error("the stuck one came before its neighbours")
+				}
+			}
+			b.calm()
+			close(release)
+			if i, o := <-settled, <-stuck; i != 2 || o.Err != nil {
+				t.Errorf("%d was settled twice, or %+v, %v", i, o.Verdict, o.Err)
+			}
+		})
+	}
 }
 
 // TestUnusableRecord: a document of somebody else's that no delivery can be counted in is a refusal for that job alone, and
@@ -328,7 +422,13 @@ func TestOddWork(t *testing.T) {
 		{Key: "work", Value: bson.D{{Key: "state", Value: "queued"}, {Key: "due", Value: past}}}}); err != nil {
 		t.Fatal(err)
 	}
-	b.must(newDelivery(t, "ours", "r", job.ModeQueued))
+	for _, id := range []string{"ours", "paused"} {
+		b.must(newDelivery(t, id, "r", job.ModeQueued))
+	}
+	if _, err := b.direct.UpdateOne(t.Context(), bson.D{{Key: "job_id", Value: "paused"}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "work.state", Value: "paused"}}}}); err != nil {
+		t.Fatal(err)
+	}
 	var got []string
 	for i := range 5 {
 		claimed, err := b.store.Claim(within(t), job.ClaimRequest{RequestID: fmt.Sprint("c", i), Max: 1, Lease: time.Minute, MaxBytes: 1 << 20})
@@ -346,7 +446,7 @@ func TestOddWork(t *testing.T) {
 	if want := []string{"by hand", "no generation", "odd numbers", "ours"}; !slices.Equal(got, want) {
 		t.Errorf("claimed %q, want %q", got, want)
 	}
-	for _, id := range []string{"unknown", "no state"} {
+	for _, id := range []string{"unknown", "no state", "paused"} { // the last one's creator asks again
 		_, before := b.stored(id)
 		if o := b.must(newDelivery(t, id, "r", job.ModeLeased)); o.Verdict.Disposition != job.Pending || o.Verdict.StartWork {
 			t.Errorf("%s: %+v, want PENDING", id, o.Verdict)
@@ -355,8 +455,8 @@ func TestOddWork(t *testing.T) {
 			t.Errorf("%s was changed: %v", id, after)
 		}
 	}
-	if b.store.CountUnclaimable(within(t)); b.store.Unclaimable() != 3 {
-		t.Errorf("%d count as work that nobody can claim, want 3", b.store.Unclaimable())
+	if b.store.CountUnclaimable(within(t)); b.store.Unclaimable() != 4 {
+		t.Errorf("%d count as work that nobody can claim, want 4", b.store.Unclaimable())
 	}
 }
 
@@ -365,29 +465,33 @@ func TestOddWork(t *testing.T) {
 func TestDueTooFar(t *testing.T) {
 	b := newBench(t, "")
 	b.clock.Advance(time.Hour)
-	o := b.must(newDelivery(t, "fast", "r", job.ModeLeased))
+	lease := b.must(newDelivery(t, "alive", "r", job.ModeLeased)).Lease
+	b.must(newDelivery(t, "gone", "r", job.ModeLeased))
 	b.clock.Advance(-time.Hour)
-	in := job.Input{JobID: "long", Mode: job.ModeLeased, Lease: new(24 * time.Hour)}
-	b.must(delivery(t, in))
-	wants := func(d job.Disposition) {
+	b.must(delivery(t, job.Input{JobID: "long", Mode: job.ModeLeased, Lease: new(24 * time.Hour)}))
+	wants := func(id string, d job.Disposition) {
 		t.Helper()
-		if o := b.must(newDelivery(t, "fast", "another", job.ModeLeased)); o.Verdict.Disposition != d {
-			t.Errorf("got %+v, want %d", o.Verdict, d)
+		if o := b.must(newDelivery(t, id, "another", job.ModeLeased)); o.Verdict.Disposition != d {
+			t.Errorf("%s: got %+v, want %d", id, o.Verdict, d)
 		}
 	}
 	b.store.Anchor(within(t))
-	wants(job.InProgress)
-	if r, err := b.store.Get(within(t), "fast", false); err != nil || !r.Work.Due.Equal(job.Millis(b.clock.Now().Add(time.Minute))) {
+	wants("alive", job.InProgress)
+	if r, err := b.store.Get(within(t), "alive", false); err != nil || !r.Work.Due.Equal(job.Millis(b.clock.Now().Add(time.Minute))) {
 		t.Errorf("due %v, %v", r.Work.Due, err)
 	}
 	b.store.Anchor(within(t))
 	b.clock.Advance(59 * time.Second)
-	wants(job.InProgress)
-	if _, err := b.store.Renew(within(t), "fast", o.Lease.Token, time.Minute); err != nil {
+	wants("alive", job.InProgress)
+	wants("gone", job.InProgress)
+	if _, err := b.store.Renew(within(t), "alive", lease.Token, time.Minute); err != nil {
 		t.Errorf("its holder cannot renew it: %v", err)
 	}
+	b.clock.Advance(2 * time.Second)
+	wants("alive", job.InProgress)
+	wants("gone", job.Reclaimed)
 	b.clock.Advance(time.Minute)
-	wants(job.Reclaimed)
+	wants("alive", job.Reclaimed)
 	if r, err := b.store.Get(within(t), "long", false); err != nil || r.Work.Granted != 24*time.Hour || r.Work.Due.Before(b.clock.Now().Add(23*time.Hour)) {
 		t.Errorf("the long lease: %+v, %v", r.Work, err)
 	}
