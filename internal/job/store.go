@@ -69,7 +69,7 @@ type Worker interface {
 	// is no error.
 	Unclaim(ctx context.Context, claims []Claimed) error
 
-	// Renew lets a lease run anew from now. ErrLeaseLost when the token certainly does not hold it, ErrNotFound when there
+	// Renew lets a lease run anew from now, and never makes it shorter. ErrLeaseLost when the token certainly does not hold it, ErrNotFound when there
 	// is certainly no such job, otherwise the errors of Record; so for Complete and Release. Each of them repeated with the
 	// token that did it succeeds and changes nothing.
 	Renew(ctx context.Context, jobID, token string, d time.Duration) (Lease, error)

@@ -107,12 +107,17 @@ func (w *Work) did(token string, state WorkState) bool {
 	return w.State == state && token != "" && w.Token == token
 }
 
-// Renew lets the lease run anew. ErrLeaseLost when token does not hold it.
+// Renew lets the lease run anew, but never makes it shorter: a renewal that lands late must not take back what a later one
+// was told. ErrLeaseLost when token does not hold it.
 func (w Work) Renew(token string, d time.Duration, now time.Time) (Work, error) {
 	if !w.Holds(token) {
 		return w, ErrLeaseLost
 	}
-	return w.dueIn(d, now), nil
+	if renewed := w.dueIn(d, now); renewed.Due.After(w.Due) {
+		w.Due = renewed.Due
+	}
+	w.Granted = max(w.Granted, d.Truncate(time.Millisecond))
+	return w, nil
 }
 
 // Complete ends the work with a result. Repeated with the same token it changes nothing. ErrLeaseLost otherwise.

@@ -107,6 +107,12 @@ func TestRenew(t *testing.T) {
 		want.Due, want.Granted = job.Millis(now.Add(time.Hour)), time.Hour
 		wantWork(t, got, want)
 	}
+	// It never makes the lease shorter.
+	got, err := held().Renew("t", time.Second, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWork(t, got, held())
 }
 
 func TestComplete(t *testing.T) {

@@ -245,7 +245,7 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 		case mine:
 			r.Work = g.work // as granted, whatever another call has marked since
 		case room:
-			next := r.Work.Retell()
+			next := c.told(r.Work).Retell()
 			if f := c.swap(ctx, &r, &next); f != nil {
 				return nil, f
 			}

@@ -23,7 +23,7 @@ type stored struct {
 // their types, so that what was found can always be taken.
 func (r *stored) unchanged() bson.D {
 	f := bson.D{{Key: fieldJobID, Value: r.JobID}}
-	for _, field := range []string{workState, workGeneration, workDue} {
+	for _, field := range []string{workState, workGeneration, workDue, workGranted} {
 		is := bson.E{Key: "$exists", Value: false}
 		if v := r.work.Lookup(field); v.Type != 0 {
 			is = bson.E{Key: "$eq", Value: v}

@@ -220,7 +220,7 @@ func itemFate(e mongo.WriteError) fate {
 	switch {
 	case interruptedCodes[e.Code]:
 		return fateUnknown
-	case e.Code == codeWriteConflict, e.Code == codeLockTimeout, e.Code == codeDocumentDBDeadlock:
+	case lostRace(e.Code):
 		return fateRetry
 	case e.Code == codeDuplicateKey && aboutJobID(e):
 		return fateRetry
@@ -232,6 +232,11 @@ func itemFate(e mongo.WriteError) fate {
 		return fateUnusable
 	}
 	return fateStrange
+}
+
+// lostRace tells whether the code is of a write that was not applied because of another one.
+func lostRace(code int) bool {
+	return code == codeWriteConflict || code == codeLockTimeout || code == codeDocumentDBDeadlock
 }
 
 // failedItems are the errors of a bulk's items, by their places in it.

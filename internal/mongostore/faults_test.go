@@ -1,6 +1,7 @@
 package mongostore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,13 +133,21 @@ func (b *bench) must(d job.Delivery) job.Outcome {
 // operation is a call whose write a fault strikes. start prepares what it needs and returns the call, which may be
 // repeated and then has to give the same answer.
 type operation struct {
-	name  string
-	write func(wireproxy.Command) bool
-	reads bool // it reads before or after the write
+	name    string
+	command string // "update" where it is empty
+	write   func(wireproxy.Command) bool
+	reads   bool // it reads before or after the write
 	// settles is true when the write is found out by reading, so that a write concern error alone cannot stop it.
 	settles bool
 	start   func(b *bench, id string) func(context.Context) (answer string, err error)
 	want    string
+}
+
+func (op *operation) commandName() string { return cmp.Or(op.command, "update") }
+
+// strikes tells whether there is such a fault for the operation's command: only updates have items.
+func (op *operation) strikes(fault string) bool {
+	return op.command == "" || !strings.HasPrefix(fault, "item, ")
 }
 
 func isUpsert(c wireproxy.Command) bool {
@@ -235,7 +244,7 @@ var operations = []operation{
 				return answer, err
 			}
 		}},
-	{name: "renew", write: isWork, reads: true, settles: true, want: "leased for 1h0m0s",
+	{name: "renew", command: "findAndModify", settles: true, want: "leased for 1h0m0s",
 		start: holding(func(ctx context.Context, b *bench, id string, l job.Lease) error {
 			_, err := b.store.Renew(ctx, id, l.Token, time.Hour)
 			return err
@@ -332,7 +341,9 @@ func TestFaultOnce(t *testing.T) {
 		}
 		for _, faults := range []map[string]wireproxy.Fault{ambiguous, passing} {
 			for name, fault := range faults {
-				try(name, &wireproxy.Rule{Command: "update", If: op.write, Do: fault})
+				if op.strikes(name) {
+					try(name, &wireproxy.Rule{Command: op.commandName(), If: op.write, Do: fault})
+				}
 			}
 		}
 		if op.reads {
@@ -347,10 +358,13 @@ func TestFaultOnce(t *testing.T) {
 func TestFaultForGood(t *testing.T) {
 	eachOperation(t, func(t *testing.T, op operation, b *bench) {
 		for name, fault := range ambiguous {
+			if !op.strikes(name) {
+				continue
+			}
 			t.Run(name, func(t *testing.T) {
 				defer b.calm()
 				call := op.start(b, name)
-				rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: op.write, Do: fault})
+				rule := b.proxy.Add(&wireproxy.Rule{Command: op.commandName(), If: op.write, Do: fault})
 				ctx, cancel := context.WithCancel(within(t))
 				defer cancel()
 				// What landed may be found out by reading, and then there is an answer in spite of the fault.
@@ -386,7 +400,7 @@ func TestLandsLater(t *testing.T) {
 				defer b.calm()
 				call := op.start(b, name)
 				release := make(chan struct{})
-				rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: op.write, Times: 1, Do: wireproxy.Hold(release)})
+				rule := b.proxy.Add(&wireproxy.Rule{Command: op.commandName(), If: op.write, Times: 1, Do: wireproxy.Hold(release)})
 				ctx, cancel := context.WithCancel(within(t))
 				go func() {
 					_ = rule.Begun(ctx, 1)

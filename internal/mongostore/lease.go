@@ -7,22 +7,63 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
 // Renew implements [job.Store].
 func (s *Store) Renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
-	c := leaseChange{jobID: jobID, token: token, renews: true, change: func(w job.Work) (job.Work, error) {
-		return w.Renew(token, d, s.now())
-	}}
-	c.done = func(w job.Work) bool { return w.Holds(token) && !w.Due.Before(c.next.Due) }
-	w, err := s.changeLease(ctx, &c)
+	c := &leaseChange{jobID: jobID, token: token}
+	due := time.Time{}
+	c.write = func(ctx context.Context) (*job.Work, *failure) {
+		now, err := s.grantTime(ctx)
+		if err != nil {
+			return nil, &failure{fateUnsent, err}
+		}
+		due = job.Millis(now.Add(d))
+		return s.writeRenewal(ctx, jobID, token, due, d)
+	}
+	c.done = func(w job.Work) bool { return w.Holds(token) && !w.Due.Before(due) }
+	w, err := s.changeLease(ctx, c)
 	if err != nil {
 		return job.Lease{}, err
 	}
-	w.Due = c.next.Due // it may run longer by now, by what another call was told
+	w = s.told(w)
 	return w.Lease(s.latest()), nil
+}
+
+// writeRenewal sends a renewal, and gives the work as it is then, or nil where the token holds no lease. It never makes the
+// lease shorter: one that lands late must not take back what the caller of a later one was told.
+func (s *Store) writeRenewal(ctx context.Context, jobID, token string, due time.Time, d time.Duration) (*job.Work, *failure) {
+	tracked, sent := track(ctx)
+	max := func(field string, ours any) bson.E { // of absent values that of the other
+		return bson.E{Key: inWork(field), Value: bson.D{{Key: "$max", Value: bson.A{"$" + inWork(field), ours}}}}
+	}
+	granted := bson.E{Key: inWork(workGranted), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workGranted), job.MaxLease.Milliseconds()}}}}
+	doc, err := s.coll.FindOneAndUpdate(tracked, heldWith(jobID, token), mongo.Pipeline{
+		{{Key: "$set", Value: bson.D{granted}}},
+		{{Key: "$set", Value: bson.D{max(workDue, due), max(workGranted, d.Milliseconds())}}},
+	}, options.FindOneAndUpdate().SetReturnDocument(options.After).
+		SetProjection(bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}})).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		f := writeFailed(err, sent)
+		var ce mongo.CommandError
+		if sent.sent == 1 && errors.As(err, &ce) && lostRace(int(ce.Code)) {
+			f.fate = fateRetry
+		}
+		s.log.Warn("a lease could not be renewed", "store", s.String(), "job_id", jobID, "error", s.explain(f))
+		return nil, f
+	}
+	r, err := decode(doc, false)
+	if err != nil {
+		return nil, &failure{fateUnknown, err}
+	}
+	return &r.Work, nil
 }
 
 // Complete implements [job.Store].
@@ -37,24 +78,53 @@ func (s *Store) Release(ctx context.Context, jobID, token string, r job.Release)
 
 // end ends a lease. The work that the token has ended already is left as it is by the change.
 func (s *Store) end(ctx context.Context, jobID, token string, change func(job.Work) (job.Work, error)) error {
-	_, err := s.changeLease(ctx, &leaseChange{jobID: jobID, token: token, change: change, done: func(w job.Work) bool {
+	c := &leaseChange{jobID: jobID, token: token}
+	c.write = func(ctx context.Context) (*job.Work, *failure) { return s.writeEnd(ctx, jobID, token, change) }
+	c.done = func(w job.Work) bool {
 		next, err := change(w)
 		return err == nil && next == w
-	}})
+	}
+	_, err := s.changeLease(ctx, c)
 	return err
+}
+
+// writeEnd sends the end of a lease, and gives the work in the fields that change, or nil where the token holds no lease.
+func (s *Store) writeEnd(ctx context.Context, jobID, token string, change func(job.Work) (job.Work, error)) (*job.Work, *failure) {
+	held := running(token)
+	next, err := change(held)
+	if err != nil {
+		return nil, nil // an empty token holds nothing
+	}
+	tracked, sent := track(ctx)
+	result, err := s.coll.UpdateOne(tracked, heldWith(jobID, token), workChange(&held, &next))
+	if err != nil {
+		f := writeFailed(err, sent)
+		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", jobID, "error", s.explain(f))
+		return nil, f
+	}
+	if result.MatchedCount == 0 {
+		return nil, nil
+	}
+	s.opts.Watch.Tell(jobID, &held, &next)
+	return &next, nil
+}
+
+// heldWith matches the job while the token holds the lease on its work. An empty token holds nothing, and is never stored.
+func heldWith(jobID, token string) bson.D {
+	return bson.D{
+		{Key: fieldJobID, Value: jobID},
+		{Key: inWork(workState), Value: job.StateLeased.String()},
+		{Key: inWork(workToken), Value: token},
+	}
 }
 
 // leaseChange is a change of work by the holder of its lease.
 type leaseChange struct {
 	jobID, token string
-	// change is what becomes of the work.
-	change func(job.Work) (job.Work, error)
+	// write sends it. It gives the work as changed, or nil where the token holds no lease.
+	write func(ctx context.Context) (*job.Work, *failure)
 	// done tells of work as it was read whether the change was made.
-	done func(job.Work) bool
-	// renews: the lease goes on. It needs the clock, and is read for the answer.
-	renews bool
-	// next is the work as it would be changed, in the fields that change.
-	next job.Work
+	done func(w job.Work) bool
 }
 
 // running is work under a lease. Every field that the end of a lease changes has a value here that it cannot become, so
@@ -80,27 +150,13 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 	if err := ctx.Err(); err != nil {
 		return job.Work{}, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
-	if c.renews {
-		if err := s.timed(ctx); err != nil {
-			return job.Work{}, err
-		}
-	}
-	held := running(c.token)
-	if c.next, err = c.change(held); err != nil { // an empty token holds nothing
-		if _, f := s.confirm(ctx, c.jobID, false); f != nil && f.negative() {
-			err = f.cause
-		}
-		return job.Work{}, err
-	}
-	update := workChange(&held, &c.next)
 	within, endSession := s.session(ctx)
 	defer endSession()
 	doubt := false // what was to be confirmed could not be
 	for t := s.newTries(ctx); ; {
-		matched, f := s.writeLease(within, c, update)
-		if f == nil && matched && !c.renews {
-			s.opts.Watch.Tell(c.jobID, &held, &c.next)
-			return c.next, nil
+		changed, f := c.write(within)
+		if changed != nil {
+			return *changed, nil
 		}
 		if f == nil || !f.hopeless() {
 			w, seen := c.judge(s.read(within, c.jobID, false))
@@ -114,7 +170,7 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 				return w, nil
 			}
 			if f == nil {
-				f, t.unknown = seen, t.unknown || matched
+				f = seen
 			}
 		}
 		if !t.again(f) {
@@ -122,22 +178,6 @@ func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, erro
 			return job.Work{}, t.err()
 		}
 	}
-}
-
-// writeLease sends the change. It tells whether the token held the lease.
-func (s *Store) writeLease(ctx context.Context, c *leaseChange, update bson.D) (matched bool, _ *failure) {
-	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, bson.D{
-		{Key: fieldJobID, Value: c.jobID},
-		{Key: inWork(workState), Value: job.StateLeased.String()},
-		{Key: inWork(workToken), Value: c.token},
-	}, update)
-	if err != nil {
-		f := writeFailed(err, sent)
-		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", c.jobID, "error", s.explain(f))
-		return false, f
-	}
-	return result.MatchedCount > 0, nil
 }
 
 // judge tells of a record as it was read whether the change was made. The failure is negative when neither that is so nor

@@ -35,6 +35,8 @@ func startDeposed(t *testing.T) *deposed {
 	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
 	d := &deposed{fakeServer: f, store: s}
 	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
+	f.answer("findAndModify", bson.D{{Key: "ok", Value: 1.0}, {Key: "value", Value: nil}, {Key: "lastErrorObject", Value: bson.D{
+		{Key: "n", Value: int32(0)}, {Key: "updatedExisting", Value: false}}}})
 	f.answerWith("find", func(command bson.Raw) bson.D {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -68,6 +68,7 @@ func (s *Store) answer(ctx context.Context, r job.Record, v job.Verdict) job.Out
 		}
 		r.Body = full.Body
 	}
+	r.Work = s.told(r.Work)
 	return job.Answer(r, v, s.latest())
 }
 

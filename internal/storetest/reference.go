@@ -74,7 +74,7 @@ func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
 		if want, failed := j.refuse(op.token, false); failed {
 			return got == want, j
 		}
-		j.due = now + lease.Milliseconds()
+		j.due = max(j.due, now+lease.Milliseconds())
 		return got == refAnswer{lease: j.lease()}, j
 	case refComplete:
 		if want, failed := j.refuse(op.token, j.state == job.StateCompleted); failed {

@@ -38,7 +38,7 @@ type WorkServiceClient interface {
 	// `request_id`: the repetition returns those of the leases that still run. A call that is cancelled before its reply
 	// gives back what it claimed, without counting an attempt.
 	ClaimWork(ctx context.Context, in *ClaimWorkRequest, opts ...grpc.CallOption) (*ClaimWorkResponse, error)
-	// RenewLease lets a lease run anew from now. ABORTED (LEASE_LOST) when the token holds no more.
+	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
 	// CompleteWork says that the work is done and stores its result. ABORTED (LEASE_LOST) when the token holds no more.
 	CompleteWork(ctx context.Context, in *CompleteWorkRequest, opts ...grpc.CallOption) (*CompleteWorkResponse, error)
@@ -107,7 +107,7 @@ type WorkServiceServer interface {
 	// `request_id`: the repetition returns those of the leases that still run. A call that is cancelled before its reply
 	// gives back what it claimed, without counting an attempt.
 	ClaimWork(context.Context, *ClaimWorkRequest) (*ClaimWorkResponse, error)
-	// RenewLease lets a lease run anew from now. ABORTED (LEASE_LOST) when the token holds no more.
+	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
 	// CompleteWork says that the work is done and stores its result. ABORTED (LEASE_LOST) when the token holds no more.
 	CompleteWork(context.Context, *CompleteWorkRequest) (*CompleteWorkResponse, error)

@@ -1,0 +1,119 @@
+package mongostore_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
+)
+
+// TestRenewLandsLater: a renewal whose caller has left lands after a later one was answered. The lease still runs for as
+// long as that one's caller was told.
+func TestRenewLandsLater(t *testing.T) {
+	b := newBench(t, "")
+	o := b.must(newDelivery(t, "j", "r", job.ModeLeased))
+	release := make(chan struct{})
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "findAndModify", Times: 1, Do: wireproxy.Hold(release)})
+	ctx, cancel := context.WithCancel(within(t))
+	go func() {
+		_ = rule.Begun(ctx, 1)
+		cancel()
+	}()
+	if _, err := b.store.Renew(ctx, "j", o.Lease.Token, time.Minute); !errors.Is(err, job.ErrOutcomeUnknown) {
+		t.Fatalf("given up: %v", err)
+	}
+	b.clock.Advance(20 * time.Second)
+	told, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	if err := rule.Ended(within(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	b.clock.Advance(50 * time.Second) // its holder has 10 s left
+	if o := b.must(newDelivery(t, "j", "another", job.ModeLeased)); o.Verdict.StartWork {
+		t.Errorf("another caller got a lease at %v; the holder was told that its own runs until %v", b.clock.Now(), told.Expires)
+	}
+}
+
+// TestRenewUnderAnchor: a lease that a clock which was ahead has granted is renewed while its due time is being measured
+// anew. It runs for as long as the renewal's caller was told.
+func TestRenewUnderAnchor(t *testing.T) {
+	b := newBench(t, "")
+	b.clock.Advance(3 * time.Hour)
+	o := b.must(newDelivery(t, "j", "r", job.ModeLeased))
+	b.clock.Advance(-3 * time.Hour)
+	release := make(chan struct{})
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", Times: 1, Do: wireproxy.Hold(release)})
+	anchored := make(chan struct{})
+	go func() {
+		b.store.Anchor(within(t))
+		close(anchored)
+	}()
+	if err := rule.Begun(within(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	told, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	<-anchored
+	for range 2 {
+		b.clock.Advance(25 * time.Minute)
+		if o := b.must(newDelivery(t, "j", "another", job.ModeLeased)); o.Verdict.StartWork {
+			t.Fatalf("another caller got a lease at %v; the holder was told that its own runs until %v", b.clock.Now(), told.Expires)
+		}
+		b.store.Anchor(within(t))
+	}
+}
+
+// TestToldDue: what a clock that was ahead has granted will be measured anew, so neither its holder nor anybody else is told
+// that it runs longer than that leaves.
+func TestToldDue(t *testing.T) {
+	b := newBench(t, "")
+	b.clock.Advance(3 * time.Hour)
+	b.must(newDelivery(t, "j", "r", job.ModeLeased))
+	b.clock.Advance(-3 * time.Hour)
+	minute := job.Millis(b.clock.Now().Add(time.Minute))
+	o := b.must(newDelivery(t, "j", "r", job.ModeLeased))
+	if o.Lease == nil || !o.Lease.Expires.Equal(minute) {
+		t.Fatalf("its holder is told %+v, want %v", o.Lease, minute)
+	}
+	if other := b.must(newDelivery(t, "j", "another", job.ModeLeased)); !other.Record.Work.Due.Equal(minute) {
+		t.Errorf("another is told %v, want %v", other.Record.Work.Due, minute)
+	}
+	l, err := b.store.Renew(within(t), "j", o.Lease.Token, 2*time.Minute)
+	if err != nil || !l.Expires.Equal(minute.Add(time.Minute)) {
+		t.Errorf("renewed: %+v, %v", l, err)
+	}
+	b.store.Anchor(within(t))
+	if r, err := b.store.Get(within(t), "j", false); err != nil || r.Work.Due.Before(l.Expires) {
+		t.Errorf("due %v, %v; its holder was told %v", r.Work.Due, err, l.Expires)
+	}
+}
+
+// TestRenewWithoutGranted: a renewal of a lease from before it was kept what was granted does not take a day for a minute.
+func TestRenewWithoutGranted(t *testing.T) {
+	b := newBench(t, "")
+	d := newDelivery(t, "j", "r", job.ModeLeased)
+	d.Lease = 24 * time.Hour
+	o := b.must(d)
+	if _, err := b.direct.UpdateOne(t.Context(), bson.D{{Key: "job_id", Value: "j"}}, bson.D{{Key: "$unset", Value: bson.D{{Key: "work.granted", Value: ""}}}}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Minute)
+	if err != nil || !l.Expires.Equal(o.Lease.Expires) {
+		t.Errorf("renewed: %+v, %v; want until %v", l, err, o.Lease.Expires)
+	}
+	b.store.Anchor(within(t))
+	if r, err := b.store.Get(within(t), "j", false); err != nil || !r.Work.Due.Equal(o.Lease.Expires) {
+		t.Errorf("due %v, %v", r.Work.Due, err)
+	}
+}
