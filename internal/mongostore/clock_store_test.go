@@ -85,3 +85,25 @@ func TestFailoverClock(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowAnchor: a lease that is granted while due times are looked at keeps its length, however long the look takes.
+func TestSlowAnchor(t *testing.T) {
+	b := newBench(t, "")
+	b.must(newDelivery(t, "before", "r", job.ModeLeased))
+	release, looked := make(chan struct{}), make(chan struct{})
+	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, If: func(c wireproxy.Command) bool {
+		return c.Body.Lookup("filter", "work.due", "$gt").Type != 0
+	}, Do: wireproxy.Hold(release)})
+	go func() {
+		defer close(looked)
+		b.store.Anchor(within(t))
+	}()
+	if err := look.Begun(within(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	b.clock.Advance(10 * time.Second)
+	lease := b.must(newDelivery(t, "meanwhile", "r", job.ModeLeased)).Lease
+	close(release)
+	<-looked
+	b.sameLease("meanwhile", *lease)
+}

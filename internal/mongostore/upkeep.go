@@ -42,8 +42,8 @@ func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
 	if s.timed(ctx) != nil {
 		return from
 	}
-	now, allowance := s.now(), s.allowance()
-	ahead := bson.D{{Key: "$exists", Value: true}, {Key: "$gt", Value: now.Add(allowance)}}
+	allowance := s.allowance()
+	ahead := bson.D{{Key: "$exists", Value: true}, {Key: "$gt", Value: s.now().Add(allowance)}}
 	if !from.IsZero() {
 		ahead = append(ahead, bson.E{Key: "$lte", Value: from})
 	}
@@ -57,7 +57,8 @@ func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
 			return true
 		}
 		end = r.Work.Due
-		if next, anchored := r.Work.Anchor(allowance, now); anchored && r.JobID != "" {
+		// The time is that after the read: a lease may have been granted while that took its time.
+		if next, anchored := r.Work.Anchor(allowance, s.now()); anchored && r.JobID != "" {
 			models = append(models, mongo.NewUpdateOneModel().SetFilter(r.unchanged()).SetUpdate(workChange(&r.Work, &next)))
 		}
 		return true
