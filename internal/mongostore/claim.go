@@ -81,6 +81,9 @@ func (c *claim) run(ctx context.Context) ([]job.Claimed, error) {
 		}
 		// Also where nothing was due: a lease of the request that had lapsed may have been renewed meanwhile.
 		held, err := c.confirm(ctx)
+		if f == nil && err == nil && !c.tries.unknown {
+			c.tries.last = nil // what failed before has healed
+		}
 		switch {
 		case err != nil || len(held) > 0:
 			return held, err

@@ -303,9 +303,10 @@ func (s *Store) hello(ctx context.Context) error {
 	if err := s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply); err != nil {
 		return err
 	}
-	if !reply.LocalTime.IsZero() {
-		s.clock.add(sent, apart, reply.LocalTime, fmt.Sprint(reply.Me, reply.Election, reply.Version.Process))
+	if reply.LocalTime.IsZero() {
+		return errors.New("the database does not tell its time (hello has no localTime), so no lease can be granted")
 	}
+	s.clock.add(sent, apart, reply.LocalTime, fmt.Sprint(reply.Me, reply.Election, reply.Version.Process))
 	t := deployment{kind: standalone}
 	switch {
 	case reply.Msg == "isdbgrid":

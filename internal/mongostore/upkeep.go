@@ -73,21 +73,37 @@ func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
 	if f != nil {
 		s.log.Warn("cannot look at due times", "store", s.String(), "error", s.explain(f))
 	}
-	if seen < upkeepPart {
+	switch {
+	case seen < upkeepPart:
 		return time.Time{}
+	case end.Equal(from): // as many are due at one time: the rest of those is passed over this once
+		return end.Add(-time.Millisecond)
 	}
 	return end
 }
 
 // countUnclaimable counts the work that is due and can never be claimed, since its state is none of ours, or its job_id no
-// text.
+// text. Nothing moves it, so it is among what has been due for longest.
 func (s *Store) countUnclaimable(ctx context.Context) {
 	now := s.now()
-	n, err := s.coll.CountDocuments(ctx, append(dueBy(now), bson.E{Key: "$nor", Value: bson.A{claimable(now)}}),
-		options.Count().SetLimit(upkeepPart))
+	cursor, err := s.coll.Aggregate(ctx, mongo.Pipeline{
+		{{Key: "$match", Value: dueBy(now)}},
+		{{Key: "$sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}},
+		{{Key: "$limit", Value: 10 * upkeepPart}},
+		{{Key: "$match", Value: bson.D{{Key: "$nor", Value: bson.A{claimable(now)}}}}},
+		{{Key: "$count", Value: "n"}},
+	})
+	var counted []struct{ N int64 }
+	if err == nil {
+		err = cursor.All(ctx, &counted)
+	}
 	if err != nil {
 		s.log.Warn("cannot count work that nobody can claim", "store", s.String(), "error", s.explain(err))
 		return
+	}
+	n := int64(0)
+	if len(counted) > 0 {
+		n = counted[0].N
 	}
 	if before := s.unclaimable.Swap(n); before == 0 && n > 0 {
 		s.log.Warn("work is due that nobody can claim: its state is not one that this version knows, or its job_id is not a text",
@@ -95,5 +111,6 @@ func (s *Store) countUnclaimable(ctx context.Context) {
 	}
 }
 
-// Unclaimable is how much work is due that can never be claimed, as counted last, and up to 1,000.
+// Unclaimable is how much work is due that can never be claimed, as counted last among the 10,000 that
+// have been due for longest.
 func (s *Store) Unclaimable() int64 { return s.unclaimable.Load() }

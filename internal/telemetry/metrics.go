@@ -164,7 +164,7 @@ func (m *Metrics) WatchReady(check func(context.Context) error) {
 
 // WatchUnclaimable shows how much work is due that nobody can claim. It may be called once.
 func (m *Metrics) WatchUnclaimable(count func() int64) {
-	m.gauge("jobonce_unclaimable_jobs", "Work that is due and that this version cannot hand out, up to 1000.",
+	m.gauge("jobonce_unclaimable_jobs", "Work that is due and that this version cannot hand out.",
 		func() float64 { return float64(count()) })
 }
 
