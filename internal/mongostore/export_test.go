@@ -3,6 +3,8 @@ package mongostore
 import (
 	"context"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // ForgetClock makes what was measured of the database's clock void.
@@ -25,3 +27,6 @@ func (s *Store) LookNow() { s.doubts.wake <- struct{}{} }
 
 // WorkReady is what Claim asks first.
 func (s *Store) WorkReady() error { return s.workReady() }
+
+// LimitMisses has so many reads of absent jobs confirmed, and no more.
+func (s *Store) LimitMisses(n int) { s.missRate = rate.NewLimiter(0, n) }

@@ -52,9 +52,9 @@ func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (job.Recor
 	case f.fate == fateUnusable:
 		return job.Record{}, fmt.Errorf("%w: %w", job.ErrRecordUnusable, f)
 	case ctx.Err() != nil:
-		return job.Record{}, fmt.Errorf("%w: %w: %v", job.ErrUnavailable, ctx.Err(), f)
+		return job.Record{}, fmt.Errorf("%w: %w: %v", job.ErrUnavailable, ctx.Err(), s.explain(f))
 	}
-	return job.Record{}, fmt.Errorf("%w: %v", job.ErrUnavailable, f)
+	return job.Record{}, fmt.Errorf("%w: %v", job.ErrUnavailable, s.explain(f))
 }
 
 // read reads one record. The failure says whether trying again may help; it matches job.ErrNotFound where the database

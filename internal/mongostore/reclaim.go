@@ -64,7 +64,7 @@ func (s *Store) answer(ctx context.Context, r job.Record, v job.Verdict) job.Out
 	case r.Body.Kind == job.BodyNone:
 		full, f := s.read(ctx, r.JobID, true)
 		if f != nil && !errors.Is(f, job.ErrNotFound) {
-			return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, f)}
+			return job.Outcome{Err: fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, s.explain(f))}
 		}
 		r.Body = full.Body
 	}

@@ -21,7 +21,8 @@ const (
 type tries struct {
 	ctx        context.Context
 	newPause   func() backoff.BackOff
-	pause      backoff.BackOff // nil until one is needed
+	explain    func(error) error // of a cause, for the log
+	pause      backoff.BackOff   // nil until one is needed
 	n, strange int
 	// unknown is true once a try may have been applied without our knowing: then no later failure means "not applied".
 	unknown bool
@@ -30,7 +31,7 @@ type tries struct {
 }
 
 func (s *Store) newTries(ctx context.Context) *tries {
-	return &tries{ctx: ctx, newPause: s.opts.NewPause}
+	return &tries{ctx: ctx, newPause: s.opts.NewPause, explain: s.explain}
 }
 
 // note takes a failure in. It tells whether another try may help.
@@ -78,7 +79,7 @@ func (t *tries) err() error {
 	default:
 		err = job.ErrUnavailable
 	}
-	err = fmt.Errorf("%w: %v", err, t.last.cause)
+	err = fmt.Errorf("%w: %v", err, t.explain(t.last.cause))
 	if t.ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", err, t.ctx.Err())
 	}
