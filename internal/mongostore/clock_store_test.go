@@ -1,6 +1,8 @@
 package mongostore_test
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +13,44 @@ import (
 	"github.com/jobonce/jobonce/internal/mongostore"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
+
+// TestLeasesWaitForTheClock: while the database's clock is not known nothing is leased and nothing is sent for it; what
+// needs no lease goes on.
+func TestLeasesWaitForTheClock(t *testing.T) {
+	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
+	var silent atomic.Bool
+	release := make(chan struct{})
+	f.answerWith("hello", func(bson.Raw) bson.D {
+		if silent.Load() {
+			<-release
+		}
+		return bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
+	})
+	f.answerWith("update", func(command bson.Raw) bson.D { return upserted(command, 0) })
+	f.answer("find", cursorOf())
+	silent.Store(true)
+	s.ForgetClock()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	leased := newDelivery(t, "leased", "r", job.ModeLeased)
+	out := s.Record(ctx, []job.Delivery{leased, newDelivery(t, "untracked", "r", job.ModeUntracked), newDelivery(t, "queued", "r", job.ModeQueued)})
+	if wantUnavailable(t, out[0].Err); out[1].Err != nil || out[2].Err != nil {
+		t.Errorf("untracked: %v, queued: %v", out[1].Err, out[2].Err)
+	}
+	_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute})
+	wantUnavailable(t, err)
+	_, err = s.Renew(ctx, "j", "t", time.Minute)
+	wantUnavailable(t, err)
+	for _, command := range f.commands("update") {
+		for _, item := range items(command) {
+			if id := jobIDOf(item); id != "untracked" && id != "queued" {
+				t.Errorf("an update of %q was sent", id)
+			}
+		}
+	}
+	close(release)
+	firstOnce(t, s.Record(within(t), []job.Delivery{leased})[0])
+}
 
 // TestSlowFirstConnection: an instance whose first connection took 2.5 s takes over nothing that another caller still holds.
 func TestSlowFirstConnection(t *testing.T) {
@@ -86,24 +126,53 @@ func TestFailoverClock(t *testing.T) {
 	}
 }
 
-// TestSlowAnchor: a lease that is granted while due times are looked at keeps its length, however long the look takes.
-func TestSlowAnchor(t *testing.T) {
-	b := newBench(t, "")
-	b.must(newDelivery(t, "before", "r", job.ModeLeased))
-	release, looked := make(chan struct{}), make(chan struct{})
-	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, If: func(c wireproxy.Command) bool {
-		return c.Body.Lookup("filter", "work.due", "$gt").Type != 0
-	}, Do: wireproxy.Hold(release)})
-	go func() {
-		defer close(looked)
-		b.store.Anchor(within(t))
-	}()
-	if err := look.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
+// TestClockLostMeanwhile: the clock becomes unknown while a try is under way that fails. The next one grants no lease by the
+// old time.
+func TestClockLostMeanwhile(t *testing.T) {
+	lapsed := document(bson.D{{Key: "state", Value: "leased"}, {Key: "mode", Value: "leased"}, {Key: "due", Value: time.UnixMilli(1)}, {Key: "token", Value: "old"},
+		{Key: "generation", Value: int64(1)}})
+	expired := failure(50, "MaxTimeMSExpired", "operation exceeded time limit")
+	for name, call := range map[string]func(ctx context.Context, s *mongostore.Store) error{
+		"record": func(ctx context.Context, s *mongostore.Store) error {
+			return s.Record(ctx, []job.Delivery{newDelivery(t, "j", "r2", job.ModeLeased)})[0].Err
+		},
+		"claim": func(ctx context.Context, s *mongostore.Store) error {
+			_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute, MaxBytes: 1 << 20})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
+			var silent atomic.Bool
+			release := make(chan struct{})
+			defer close(release)
+			f.answerWith("hello", func(bson.Raw) bson.D {
+				if silent.Load() {
+					<-release
+				}
+				return bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
+			})
+			var granted atomic.Int64
+			f.answerWith("update", func(command bson.Raw) bson.D {
+				granted.Add(1)
+				silent.Store(true)
+				s.ForgetClock()
+				return expired
+			})
+			f.answerWith("find", func(command bson.Raw) bson.D {
+				if command.Lookup("filter", "work.claim_id").Type != 0 {
+					return cursorOf()
+				}
+				return cursorOf(lapsed...)
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			if err := call(ctx, s); !errors.Is(err, job.ErrOutcomeUnknown) {
+				t.Errorf("got %v", err)
+			}
+			if n := granted.Load(); n != 1 {
+				t.Errorf("%d writes that grant a lease, %d of them by a clock that is not known", n, n-1)
+			}
+		})
 	}
-	b.clock.Advance(10 * time.Second)
-	lease := b.must(newDelivery(t, "meanwhile", "r", job.ModeLeased)).Lease
-	close(release)
-	<-looked
-	b.sameLease("meanwhile", *lease)
 }

@@ -155,44 +155,6 @@ func TestMisses(t *testing.T) {
 	}
 }
 
-// TestLeasesWaitForTheClock: while the database's clock is not known nothing is leased and nothing is sent for it; what
-// needs no lease goes on.
-func TestLeasesWaitForTheClock(t *testing.T) {
-	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
-	var silent atomic.Bool
-	release := make(chan struct{})
-	f.answerWith("hello", func(bson.Raw) bson.D {
-		if silent.Load() {
-			<-release
-		}
-		return bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
-	})
-	f.answerWith("update", func(command bson.Raw) bson.D { return upserted(command, 0) })
-	f.answer("find", cursorOf())
-	silent.Store(true)
-	s.ForgetClock()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	leased := newDelivery(t, "leased", "r", job.ModeLeased)
-	out := s.Record(ctx, []job.Delivery{leased, newDelivery(t, "untracked", "r", job.ModeUntracked), newDelivery(t, "queued", "r", job.ModeQueued)})
-	if wantUnavailable(t, out[0].Err); out[1].Err != nil || out[2].Err != nil {
-		t.Errorf("untracked: %v, queued: %v", out[1].Err, out[2].Err)
-	}
-	_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute})
-	wantUnavailable(t, err)
-	_, err = s.Renew(ctx, "j", "t", time.Minute)
-	wantUnavailable(t, err)
-	for _, command := range f.commands("update") {
-		for _, item := range items(command) {
-			if id := jobIDOf(item); id != "untracked" && id != "queued" {
-				t.Errorf("an update of %q was sent", id)
-			}
-		}
-	}
-	close(release)
-	firstOnce(t, s.Record(within(t), []job.Delivery{leased})[0])
-}
-
 func contains(words, word string) bool { return slices.Contains(strings.Fields(words), word) }
 
 // TestMissIsNotOlderThanItsCall: a confirming read that began before a call says nothing to it.

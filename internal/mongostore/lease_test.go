@@ -12,6 +12,65 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
+// TestDueTooFar: a lease that a clock an hour fast has granted is measured anew: its holder keeps it for its length, and
+// then the job is free. What was granted for a day stays.
+func TestDueTooFar(t *testing.T) {
+	b := newBench(t, "")
+	b.clock.Advance(time.Hour)
+	lease := b.must(newDelivery(t, "alive", "r", job.ModeLeased)).Lease
+	b.must(newDelivery(t, "gone", "r", job.ModeLeased))
+	b.clock.Advance(-time.Hour)
+	b.must(delivery(t, job.Input{JobID: "long", Mode: job.ModeLeased, Lease: new(24 * time.Hour)}))
+	wants := func(id string, d job.Disposition) {
+		t.Helper()
+		if o := b.must(newDelivery(t, id, "another", job.ModeLeased)); o.Verdict.Disposition != d {
+			t.Errorf("%s: got %+v, want %d", id, o.Verdict, d)
+		}
+	}
+	b.store.Anchor(within(t))
+	wants("alive", job.InProgress)
+	if r, err := b.store.Get(within(t), "alive", false); err != nil || !r.Work.Due.Equal(job.Millis(b.clock.Now().Add(time.Minute))) {
+		t.Errorf("due %v, %v", r.Work.Due, err)
+	}
+	b.store.Anchor(within(t))
+	b.clock.Advance(59 * time.Second)
+	wants("alive", job.InProgress)
+	wants("gone", job.InProgress)
+	if _, err := b.store.Renew(within(t), "alive", lease.Token, time.Minute); err != nil {
+		t.Errorf("its holder cannot renew it: %v", err)
+	}
+	b.clock.Advance(2 * time.Second)
+	wants("alive", job.InProgress)
+	wants("gone", job.Reclaimed)
+	b.clock.Advance(time.Minute)
+	wants("alive", job.Reclaimed)
+	if r, err := b.store.Get(within(t), "long", false); err != nil || r.Work.Granted != 24*time.Hour || r.Work.Due.Before(b.clock.Now().Add(23*time.Hour)) {
+		t.Errorf("the long lease: %+v, %v", r.Work, err)
+	}
+}
+
+// TestSlowAnchor: a lease that is granted while due times are looked at keeps its length, however long the look takes.
+func TestSlowAnchor(t *testing.T) {
+	b := newBench(t, "")
+	b.must(newDelivery(t, "before", "r", job.ModeLeased))
+	release, looked := make(chan struct{}), make(chan struct{})
+	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, If: func(c wireproxy.Command) bool {
+		return c.Body.Lookup("filter", "work.due", "$gt").Type != 0
+	}, Do: wireproxy.Hold(release)})
+	go func() {
+		defer close(looked)
+		b.store.Anchor(within(t))
+	}()
+	if err := look.Begun(within(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	b.clock.Advance(10 * time.Second)
+	lease := b.must(newDelivery(t, "meanwhile", "r", job.ModeLeased)).Lease
+	close(release)
+	<-looked
+	b.sameLease("meanwhile", *lease)
+}
+
 // TestRenewLandsLater: a renewal whose caller has left lands after a later one was answered. The lease still runs for as
 // long as that one's caller was told.
 func TestRenewLandsLater(t *testing.T) {
