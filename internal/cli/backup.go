@@ -20,8 +20,10 @@ The file appears when it is complete and on the disk; an existing one is not ove
 writable for whoever calls this: SQLite needs files of its own there. The backup of a file that an older version of JobOnce
 wrote is a file of that version.
 
-To restore it, stop the service, put the file into a new directory under the name jobonce.db, and serve that directory. A
-delivery that was recorded after the backup is then unknown, and its next repetition is a first one.`,
+To restore it, stop the service, put the file into a new directory under the name jobonce.db, and serve that directory. In the
+old directory a killed service leaves jobonce.db-wal, which belongs to the file that was there: serve and check refuse a
+restored jobonce.db beside it, until jobonce.db-wal and jobonce.db-shm were moved away. A delivery that was recorded after
+the backup is unknown once it is restored, and its next repetition is a first one.`,
 		Example: `  jobonce backup /backup/jobonce-2026-01-02.db
   jobonce backup --data-dir /var/lib/jobonce /backup/jobonce-2026-01-02.db`,
 		Args: oneArg("FILE"),

@@ -18,6 +18,9 @@ func newCheck() *cobra.Command {
 one that JobOnce wrote, payloads against their SHA-256 included. It changes nothing in it. The service may be
 running meanwhile; what is checked is the state at the beginning.
 
+A file that was put beside the jobonce.db-wal of another one is refused, with what to do. jobonce backup --help says how to
+restore a backup.
+
 A file that an older version of JobOnce wrote is checked as it is. It is upgraded when it is served, and not before.
 
 The directory of the file must be writable for whoever calls this: SQLite needs files of its own beside it, and may leave
@@ -68,7 +71,7 @@ func printVerification(cmd *cobra.Command, file string, v sqlitestore.Verificati
 		}
 	}
 	if n := len(v.Findings) + v.Omitted; n > 0 {
-		return fmt.Errorf("%s: %d findings; restore a backup, or keep a copy of the file before anything is tried", file, n)
+		return fmt.Errorf("%s: %d findings; restore a backup (jobonce backup --help says how), or keep a copy of the file before anything is tried", file, n)
 	}
 	old := ""
 	if v.Old {

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"bufio"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -42,13 +45,28 @@ func TestDiskFails(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Nothing is written to the log before the first delivery, so that the service starts. With -D strace is no parent of
-	// the service, which so gets the signals and is waited for.
-	log := filepath.Join(dir, "data", "jobonce.db-wal")
-	p, err := startServeUnder([]string{strace, "-D", "-f", "-q", "-o", os.DevNull, "-P", log, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO"}, dir, nil, args...)
+	p, err := startServe(dir, nil, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	// From now on the log cannot be flushed.
+	tracer := exec.Command(strace, "-f", "-o", os.DevNull, "-P", filepath.Join(dir, "data", "jobonce.db-wal"), "-e", "trace=fsync",
+		"-e", "inject=fsync:error=EIO", "-p", strconv.Itoa(p.cmd.Process.Pid))
+	stderr, err := tracer.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tracer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tracer.Wait() }() // it ends with the service
+	said := bufio.NewReader(stderr)
+	for line := ""; !strings.Contains(line, "attached"); {
+		if line, err = said.ReadString('\n'); err != nil {
+			t.Fatalf("strace does not attach: %v", err)
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, said) }()
 	health := watchHealth(t, p.addr)
 	wantHealth(t, health, grpc_health_v1.HealthCheckResponse_SERVING)
 	recordWant(t, p.addr, client.ErrOutcomeUnknown)

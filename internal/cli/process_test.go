@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"syscall"
 )
 
@@ -25,13 +24,7 @@ var readyLine = regexp.MustCompile(`^jobonce serving on (\S+), (?:embedded store
 
 // startServe starts the service in dir and returns once it says that it is ready. The caller must end it.
 func startServe(dir string, env []string, args ...string) (*process, error) {
-	return startServeUnder(nil, dir, env, args...)
-}
-
-// startServeUnder starts it by a command that comes before its own, and that becomes it: signals go to the service.
-func startServeUnder(under []string, dir string, env []string, args ...string) (*process, error) {
-	line := slices.Concat(under, []string{"jobonce", "serve"}, args)
-	p := &process{cmd: exec.Command(line[0], line[1:]...), rest: make(chan string, 1)}
+	p := &process{cmd: exec.Command("jobonce", append([]string{"serve"}, args...)...), rest: make(chan string, 1)}
 	p.cmd.Dir = dir
 	// Not the whole environment of whoever runs the tests: it may set flags.
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}, env...)

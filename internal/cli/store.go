@@ -175,7 +175,7 @@ func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Lo
 		if err != nil {
 			return nil, errors.Join(err, store.Close())
 		}
-		return &openStore{Store: store, name: name, lanes: 1, broken: store.Broken()}, nil
+		return &openStore{Store: store, name: name, lanes: 1, unclaimable: store.Unclaimable, broken: store.Broken()}, nil
 	}
 	store, err := c.openMongoDB(watch, logger)
 	if err != nil {

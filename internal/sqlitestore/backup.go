@@ -66,7 +66,7 @@ func (s *Store) backupTo(ctx context.Context, file string, progress Progress) (e
 	if err := errors.Join(part.Close(), s.backup(ctx, part.Name(), progress)); err != nil {
 		return err
 	}
-	if err := makeSingle(ctx, part.Name()); err != nil {
+	if err := makeOwn(ctx, part.Name()); err != nil {
 		return err
 	}
 	return publish(part.Name(), file)
@@ -113,14 +113,23 @@ func (s *Store) backup(ctx context.Context, into string, progress Progress) (err
 	})
 }
 
-// makeSingle takes a copy out of WAL mode, in which even a reader would leave files beside it.
-func makeSingle(ctx context.Context, file string) (err error) {
+// makeOwn makes a file of its own of a copy: out of WAL mode, in which even a reader would leave files beside it, and with a
+// mark of its own, so that no log of the copied file is taken for its.
+func makeOwn(ctx context.Context, file string) (err error) {
 	db, err := openDB(file, "rw")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	_, err = db.ExecContext(ctx, "PRAGMA journal_mode = DELETE")
+	var schema int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&schema); err != nil {
+		return err
+	}
+	statement := "PRAGMA journal_mode = DELETE"
+	if schema >= 2 {
+		statement += "; UPDATE file SET log = randomblob(16), before = zeroblob(16)"
+	}
+	_, err = db.ExecContext(ctx, statement)
 	return err
 }
 

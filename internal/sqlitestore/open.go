@@ -44,6 +44,8 @@ var (
 	ErrNewer = errors.New("written by a newer JobOnce")
 	// ErrDamaged: SQLite finds the file inconsistent.
 	ErrDamaged = errors.New("database file is damaged")
+	// ErrOtherLog: the write-ahead log beside the file is another file's.
+	ErrOtherLog = errors.New("the write-ahead log beside it does not belong to it")
 
 	// errInterrupted: the file is within a change that has a rollback journal. We write with one only when we make a file
 	// and when we serve a backup for the first time.
@@ -162,8 +164,7 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 			return err
 		}
 	}
-	was, err := s.rewriteLog()
-	if err != nil {
+	if err := s.rewriteLog(); err != nil {
 		return fmt.Errorf("the write-ahead log of the last run cannot be taken over: %w", err)
 	}
 	switch {
@@ -181,9 +182,6 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 		return err
 	}
 	s.writerDB.SetMaxOpenConns(1)
-	if err := s.freshLog(ctx, was); err != nil {
-		return err
-	}
 	if s.readerDB, err = openDB(s.path, "rw", "query_only(true)", "busy_timeout(5000)"); err != nil {
 		return err
 	}
@@ -197,6 +195,10 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 		return err
 	}
 	if err := s.hold(log); err != nil {
+		return err
+	}
+	s.logFile = log
+	if err := s.freshLog(ctx); err != nil {
 		return err
 	}
 	return s.lookBack(ctx)
@@ -234,6 +236,9 @@ func (s *Store) inspect(ctx context.Context) (f fileState, err error) {
 	}
 	if !info.Mode().IsRegular() {
 		return f, fmt.Errorf("%w: not a regular file", ErrForeign)
+	}
+	if err := s.checkLog(ctx); err != nil {
+		return f, err
 	}
 	db, err := openDB(s.path, "ro")
 	if err != nil {
@@ -277,6 +282,12 @@ func (s *Store) inspect(ctx context.Context) (f fileState, err error) {
 func openDB(path, mode string, pragmas ...string) (*sql.DB, error) {
 	q := url.Values{"mode": {mode}, "_pragma": pragmas}
 	return sql.Open("sqlite", fileURI(path)+"?"+q.Encode())
+}
+
+// openAlone opens a file without what lies beside it, as if nobody wrote to it. With writable_schema SQLite lets it be shorter
+// than it says, as it is while a log is moved into it.
+func openAlone(path string) (*sql.DB, error) {
+	return sql.Open("sqlite", fileURI(path)+"?mode=ro&immutable=1&_pragma=writable_schema(true)")
 }
 
 // fileURI names a file to SQLite. The path is escaped by hand: a data directory may hold any character.

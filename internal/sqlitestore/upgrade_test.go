@@ -217,6 +217,13 @@ func TestUnknownStateStays(t *testing.T) {
 				t.Errorf("delivered again: %+v, %v", o.Verdict, o.Err)
 			}
 			_ = s.Complete(t.Context(), "a", "token", "")
+			want := int64(3)
+			if strings.HasSuffix(spoiled, "work_due = NULL") {
+				want = 0 // never due
+			}
+			if s.Tend(60); s.Unclaimable() != want {
+				t.Errorf("%d count as work that nobody can claim, want %d", s.Unclaimable(), want)
+			}
 			if after := queryText(t, path, work); after != before {
 				t.Errorf("changed from\n%s to\n%s", before, after)
 			}

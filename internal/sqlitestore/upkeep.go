@@ -9,13 +9,15 @@ import (
 )
 
 const (
-	// anchorEvery is how many looks at the clock there are for one at the due times.
+	// anchorEvery is how many looks at the clock there are for one at what is due.
 	anchorEvery = 60
 	// anchorAllowance is how much further ahead than granted a due time may lie: restarts may find the wall clock set by
 	// that much and need not do anything about it.
 	anchorAllowance = time.Second
 	// anchorAtOnce is how many due times one transaction measures anew.
 	anchorAtOnce = 1000
+	// maxUnclaimable is as far as work that nobody can claim is counted, and named in the log.
+	maxUnclaimable = 1000
 )
 
 // upkeep does until ctx ends what is to be done now and then.
@@ -42,8 +44,29 @@ func (s *Store) tend(ctx context.Context, n int) {
 	}
 	if n%anchorEvery == 0 {
 		_ = s.anchor(ctx)
+		s.countUnclaimable(ctx)
 	}
 }
+
+// countUnclaimable counts the work that is due and can never be claimed: that in a state which this version does not know,
+// and that which claims have left alone.
+func (s *Store) countUnclaimable(ctx context.Context) {
+	var n int64
+	if err := s.readerDB.QueryRowContext(ctx, unclaimableQuery, s.now().UnixMilli(), maxUnclaimable).Scan(&n); err != nil {
+		_ = s.failed("read", err) // which logs it
+		return
+	}
+	s.mu.Lock()
+	n = min(n+int64(len(s.leftAlone)), maxUnclaimable)
+	s.mu.Unlock()
+	if before := s.unclaimable.Swap(n); before == 0 && n > 0 {
+		s.log.Warn("embedded store: work is due that nobody can claim: its state is not one that this version knows, or its record cannot be used",
+			"file", s.path, "jobs", n)
+	}
+}
+
+// Unclaimable is how much work is due that can never be claimed, as counted last, once a minute, and up to 1,000.
+func (s *Store) Unclaimable() int64 { return s.unclaimable.Load() }
 
 // follow has the clock follow the wall clock.
 func (s *Store) follow() {

@@ -18,44 +18,57 @@ func (s *Store) logPath() string { return s.path + "-wal" }
 //
 // It comes before the log is emptied into the file: a power cut in between would find the file newer than what is left
 // of the log, and the two do not go together.
-func (s *Store) rewriteLog() (was bool, err error) {
+func (s *Store) rewriteLog() (err error) {
 	log, err := os.OpenFile(s.logPath(), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	part := make([]byte, 1<<20)
 	for at := int64(0); ; {
 		n, err := log.ReadAt(part, at)
 		if _, err := log.WriteAt(part[:n], at); err != nil {
-			return false, err
+			return err
 		}
 		at += int64(n)
 		switch {
 		case errors.Is(err, io.EOF) && at == 0:
-			return false, nil // somebody has looked at a file that was closed in order
+			return nil // somebody has looked at a file that was closed in order
 		case errors.Is(err, io.EOF):
-			return true, log.Sync()
+			return log.Sync()
 		case err != nil:
-			return false, err
+			return err
 		}
 	}
 }
 
 // freshLog empties the write-ahead log, if there was one, into the file, so that a new one begins. The log's name is on the
 // disk afterwards. Where another process reads the file meanwhile, the log goes on as rewriteLog left it.
-func (s *Store) freshLog(ctx context.Context, was bool) error {
-	var busy, frames, moved int
-	if err := s.writerDB.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved); err != nil {
-		return fmt.Errorf("the write-ahead log of the last run cannot be taken over: %w", describe(err))
-	}
-	if was {
-		if err := syncFile(s.logPath()); err != nil {
-			return err
+func (s *Store) freshLog(ctx context.Context) error {
+	empty, err := s.emptyLog(ctx)
+	if err == nil && empty {
+		if err = s.markNow(); err == nil {
+			empty, err = s.emptyLog(ctx)
 		}
 	}
-	return syncFile(filepath.Dir(s.path))
+	if err != nil {
+		return fmt.Errorf("the write-ahead log of the last run cannot be taken over: %w", err)
+	}
+	if !empty {
+		s.log.Info("embedded store: another process reads the file; the write-ahead log stays", "file", s.path)
+	}
+	return errors.Join(syncFile(s.logPath()), syncFile(filepath.Dir(s.path)))
+}
+
+func (s *Store) emptyLog(ctx context.Context) (empty bool, err error) {
+	var busy, frames, moved int
+	err = s.writer.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved)
+	if err != nil {
+		return false, describe(err)
+	}
+	s.marked, err = readSalts(s.logFile)
+	return busy == 0, err
 }

@@ -213,8 +213,7 @@ func (s *Store) rows(stmt *sql.Stmt, most int, without map[int64]bool, args ...a
 
 // leaveAlone says, once for each job, that it cannot be claimed until somebody mends its record.
 func (s *Store) leaveAlone(jobID string, err error) {
-	const most = 10_000 // so that it takes no more memory than that
-	if s.leftAlone[jobID] || len(s.leftAlone) >= most {
+	if s.leftAlone[jobID] || len(s.leftAlone) >= maxUnclaimable {
 		return
 	}
 	s.leftAlone[jobID] = true
