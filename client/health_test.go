@@ -70,3 +70,30 @@ func TestOneAddressIsCalledInAnyCase(t *testing.T) {
 		})
 	}
 }
+
+// TestHealthNeedsNoToken: a token source that has no token for gRPC's own question does not keep the calls of others out.
+func TestHealthNeedsNoToken(t *testing.T) {
+	for name, none := range map[string]struct {
+		token string
+		err   error
+	}{
+		"an error": {"", errors.New("nobody calls")}, "empty": {"", nil}, "malformed": {"a b", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, well := &script{}, health.NewServer()
+				c := instances(t, []*fake{{record: s.record, health: well}, {record: s.record, health: well}}, client.WithTokenOverPlaintext(),
+					client.WithTokenSource(func(ctx context.Context) (string, error) {
+						if _, ok := ctx.Value(caller{}).(string); !ok {
+							return none.token, none.err
+						}
+						return "token", nil
+					}))
+				ctx := context.WithValue(t.Context(), caller{}, "me")
+				if _, err := c.RecordDelivery(ctx, &request{JobId: "j"}); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -96,8 +96,10 @@ func WithToken(token string) Option {
 
 // WithTokenSource is [WithToken] with a token that can change: source is asked at every attempt of every call, from
 // many goroutines at once, and should keep what it got. It gets the context of the call, so that it can give each caller
-// a token of its own; deliveries share calls only with those of the same token. When it fails, the call fails with
-// UNAUTHENTICATED and is not retried; an error made by gRPC's status.Error with codes.Unavailable is.
+// a token of its own; deliveries share calls only with those of the same token. Where there may be several instances, gRPC
+// asks for their health in the context of no caller, and goes without a token when source has none for that. When source
+// fails, the call fails with UNAUTHENTICATED and is not retried; an error made by gRPC's status.Error with
+// codes.Unavailable is.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(o *options) {
 		if source == nil && o.invalid == nil {

@@ -40,14 +40,16 @@ func (b *bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[strin
 	if !ok {
 		got.token, got.err = b.source(ctx)
 	}
+	if got.err == nil {
+		if err := checkToken(got.token); err != nil {
+			got.err = status.Error(codes.Unauthenticated, "the token source: "+err.Error())
+		}
+	}
 	if got.err != nil {
 		if info, _ := credentials.RequestInfoFromContext(ctx); info.Method == grpc_health_v1.Health_Watch_FullMethodName {
 			return nil, nil // gRPC asks for the health, and not for a caller: a token is not needed.
 		}
 		return nil, got.err
-	}
-	if err := checkToken(got.token); err != nil {
-		return nil, status.Error(codes.Unauthenticated, "the token source: "+err.Error())
 	}
 	return map[string]string{"authorization": "Bearer " + got.token}, nil
 }
