@@ -150,7 +150,7 @@ func (c *coalescer) next(q *queue) {
 func (q *queue) take() []*waiter {
 	n, bytes := 0, 0
 	for _, w := range q.waiting {
-		bytes += len(w.req.GetPayload()) + len(w.req.GetPayloadBytes())
+		bytes += proto.Size(w.req) // Whatever field they are in: the service bounds the request as a whole.
 		if n == maxTogether || n > 0 && bytes > maxTogetherBytes {
 			break
 		}

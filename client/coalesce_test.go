@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -143,27 +144,39 @@ func TestFewCallersSendPlainCalls(t *testing.T) {
 	})
 }
 
+// TestBatchesAreBoundedInBytes, whatever field has them: what is too much for the service refuses a batch as a whole.
 func TestBatchesAreBoundedInBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd()
-		cl, _ := start(t, c.fake())
-		c.hold(t, cl)
-		body := &joboncev1.RecordDeliveryRequest_Payload{Payload: strings.Repeat("x", 3<<19)} // 1.5 MiB
-		var got []<-chan outcome
-		for i := range 5 {
-			got = append(got, call(t.Context(), cl, &request{JobId: fmt.Sprint(i), Body: body}))
-		}
-		c.release()
-		c.let <- struct{}{} // the odd one goes out on its own
-		for _, ch := range got {
-			if o := <-ch; o.err != nil {
-				t.Error(o.err)
-			}
-		}
-		if len(c.batches) != 2 || len(c.batches[0]) != 2 || len(c.batches[1]) != 2 || len(c.singles) != 5 {
-			t.Errorf("batches %v, %d calls", c.batches, len(c.singles))
-		}
-	})
+	large := strings.Repeat("x", 3<<19) // 1.5 MiB
+	for field, req := range map[string]*request{
+		"payload":       {Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: large}},
+		"payload_bytes": {Body: &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: []byte(large)}},
+		"event":         {Event: large},
+		"source":        {Source: large},
+	} {
+		t.Run(field, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrowd()
+				cl, _ := start(t, c.fake())
+				c.hold(t, cl)
+				var got []<-chan outcome
+				for i := range 5 {
+					one := proto.CloneOf(req)
+					one.JobId = fmt.Sprint(i)
+					got = append(got, call(t.Context(), cl, one))
+				}
+				c.release()
+				c.let <- struct{}{} // the odd one goes out on its own
+				for _, ch := range got {
+					if o := <-ch; o.err != nil {
+						t.Error(o.err)
+					}
+				}
+				if len(c.batches) != 2 || len(c.batches[0]) != 2 || len(c.batches[1]) != 2 || len(c.singles) != 5 {
+					t.Errorf("batches %v, %d calls", c.batches, len(c.singles))
+				}
+			})
+		})
+	}
 }
 
 func TestWithoutBatching(t *testing.T) {
