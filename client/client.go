@@ -70,6 +70,7 @@ type Client struct {
 	recordAttempt func(context.Context, *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error)
 	policy        RetryPolicy
 	timeout       time.Duration
+	single        bool           // There is no other instance to turn to.
 	random        func() float64 // from 0 to 1
 	done          chan struct{}
 	close         func() error
@@ -111,6 +112,7 @@ func New(target string, opts ...Option) (*Client, error) {
 		work:    joboncev1.NewWorkServiceClient(conn),
 		policy:  o.policy,
 		timeout: o.timeout,
+		single:  t.single(),
 		random:  rand.Float64,
 		done:    make(chan struct{}),
 	}

@@ -18,7 +18,8 @@ import (
 // RetryPolicy says how a call that failed is repeated. It is repeated when the service is overloaded, cannot reach its
 // store or does not know the outcome, and when the connection failed; never when the service refused it. The call's
 // deadline always bounds it: a retry that the deadline would overtake is not waited for. An attempt that may be followed by
-// another gets half of the time that is left, but 1 to 30 s, so that an instance which hangs does not have it all.
+// another, at another instance, gets half of the time that is left, but 1 to 30 s, so that an instance which hangs does not
+// have it all. A target that is one address has no other, and is waited for.
 type RetryPolicy struct {
 	// MaxAttempts is the number of attempts, the first included. 0: as many as the time allows.
 	MaxAttempts int
@@ -69,7 +70,7 @@ func (c *Client) retry(ctx context.Context, wait time.Duration, attempt func(con
 	var last *Error
 	for n := 1; ; n++ {
 		once, cancel := ctx, context.CancelFunc(func() {})
-		if end := attemptEnd(deadline, wait, n == c.policy.MaxAttempts); !end.IsZero() {
+		if end := attemptEnd(deadline, wait, c.single && !deadline.IsZero() || n == c.policy.MaxAttempts); !end.IsZero() {
 			once, cancel = context.WithDeadline(ctx, end)
 		}
 		err := attempt(once)
@@ -102,7 +103,7 @@ func (c *Client) retry(ctx context.Context, wait time.Duration, attempt func(con
 }
 
 // attemptEnd is when an attempt that begins now ends at the latest; zero: never. deadline is the call's, zero when it has
-// none; the last attempt has all the time that is left.
+// none; the last attempt has all the time that is left, and so has each where no other instance could take the next.
 func attemptEnd(deadline time.Time, wait time.Duration, last bool) time.Time {
 	switch {
 	case last:
