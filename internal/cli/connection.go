@@ -188,7 +188,7 @@ func (c *connection) explain(err error, unsure string) error {
 	case failed.OutcomeUnknown: // To repeat it is no use before the fault is found.
 		hint = unsure + " all the same"
 	case again && failed.ReasonText == "" && failed.Code != codes.Canceled:
-		hint = fmt.Sprintf("is the service running at %s%s", c.server, c.securityHint())
+		hint = fmt.Sprintf("is the service running, and ready, at %s%s", c.server, c.securityHint())
 	case fieldFlags[failed.Field] != "":
 		hint = "the flag is --" + fieldFlags[failed.Field]
 	}

@@ -152,7 +152,7 @@ func TestTLSAndTokenAndRequest(t *testing.T) {
 		"--event=e": "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls\n",
 	} {
 		code, _, stderr := run("record", "--server", addr, "--job-id", "j", flag)
-		if code != exitRetry || !strings.HasPrefix(stderr, "UNAVAILABLE: ") || !strings.HasSuffix(stderr, "; is the service running at "+addr+hint) {
+		if code != exitRetry || !strings.HasPrefix(stderr, "UNAVAILABLE: ") || !strings.HasSuffix(stderr, "; is the service running, and ready, at "+addr+hint) {
 			t.Errorf("%s: exit code %d: %s", flag, code, stderr)
 		}
 	}

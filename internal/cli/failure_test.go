@@ -13,6 +13,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -246,11 +248,30 @@ func TestSecurityOnOneSideAlone(t *testing.T) {
 	}
 	// It is this machine too, but not by its name.
 	other := net.JoinHostPort("0.0.0.0", port)
-	want := "; is the service running at " + other + "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false\n"
+	want := "; is the service running, and ready, at " + other + "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false\n"
 	if code, _, stderr := run("get", "j", "--server", other); code != exitRetry || !strings.HasSuffix(stderr, want) {
 		t.Errorf("exit code %d, standard error %q", code, stderr)
 	}
 	if code, _, stderr := run("get", "j", "--server", other, "--tls=false"); code != exitNotFound {
+		t.Errorf("exit code %d, standard error %q", code, stderr)
+	}
+}
+
+// TestNotReadyIsNotCalledAbsent: of several instances none is called that says NOT_SERVING, as one does whose store is away.
+// They run, and the hint does not put that in question alone.
+func TestNotReadyIsNotCalledAbsent(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, well := grpc.NewServer(), health.NewServer()
+	well.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	grpc_health_v1.RegisterHealthServer(s, well)
+	go s.Serve(lis)
+	t.Cleanup(s.Stop)
+	several := lis.Addr().String() + "," + lis.Addr().String()
+	code, _, stderr := run("get", "j", "--server", several)
+	if code != exitRetry || !strings.Contains(stderr, "NOT_SERVING; is the service running, and ready, at "+several+"?") {
 		t.Errorf("exit code %d, standard error %q", code, stderr)
 	}
 }
