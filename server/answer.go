@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"net"
 	"runtime"
 	"sync"
 
@@ -27,11 +28,11 @@ type answers struct {
 
 	mu     sync.Mutex
 	bytes  int64
-	byPeer map[string]int64
+	byPeer map[net.Addr]int64
 }
 
 func newAnswers(maxBytes int64) *answers {
-	return &answers{maxBytes: maxBytes, byPeer: make(map[string]int64)}
+	return &answers{maxBytes: maxBytes, byPeer: make(map[net.Addr]int64)}
 }
 
 // held is how many bytes of answers wait.
@@ -43,13 +44,13 @@ func (a *answers) held() int64 {
 
 // fits tells whether size more bytes have room. A connection for which nothing waits has room for one answer in any case,
 // as long as there is room at all.
-func (a *answers) fits(peer string, size int64) bool {
+func (a *answers) fits(peer net.Addr, size int64) bool {
 	mine := a.byPeer[peer]
 	return a.bytes+size <= a.maxBytes && (mine == 0 || mine+size <= a.maxBytes/answersShare)
 }
 
 // add counts size bytes, unless there must be room and is none.
-func (a *answers) add(peer string, size int64, must bool) bool {
+func (a *answers) add(peer net.Addr, size int64, must bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if must && !a.fits(peer, size) {
@@ -62,12 +63,13 @@ func (a *answers) add(peer string, size int64, must bool) bool {
 	return true
 }
 
-// peerOf names the connection of a call.
-func peerOf(ctx context.Context) string {
+// peerOf stands for the connection of a call. It is the address itself, of which each connection has one, and not its text:
+// all connections to a Unix socket have the same.
+func peerOf(ctx context.Context) net.Addr {
 	if p, ok := peer.FromContext(ctx); ok {
-		return p.Addr.String()
+		return p.Addr
 	}
-	return ""
+	return nil
 }
 
 // answer is a large answer on its way through the codec.
@@ -75,7 +77,7 @@ type answer struct {
 	msg  proto.Message
 	size int64
 	from *answers
-	peer string
+	peer net.Addr
 	once sync.Once
 }
 

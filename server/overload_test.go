@@ -3,12 +3,17 @@ package server
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -201,16 +206,17 @@ func TestAnswersNotRead(t *testing.T) {
 // TestAnswersShare: a connection has a quarter of the room, and one answer in any case; who has more gets no claims.
 func TestAnswersShare(t *testing.T) {
 	a := newAnswers(100)
+	one, two, three := new(net.UnixAddr), new(net.UnixAddr), new(net.UnixAddr)
 	for _, c := range []struct {
-		peer string
+		peer net.Addr
 		size int64
 		must bool
 		want bool
 	}{
-		{"one", 60, true, true}, {"one", 1, true, false}, {"one", 0, true, false},
-		{"two", 20, true, true}, {"two", 5, true, true}, {"two", 1, true, false}, {"two", 0, true, true},
-		{"two", 10, false, true}, {"two", 0, true, false}, {"three", 6, true, false}, {"three", 5, true, true},
-		{"one", -60, false, true}, {"two", -35, false, true}, {"three", -5, false, true},
+		{one, 60, true, true}, {one, 1, true, false}, {one, 0, true, false},
+		{two, 20, true, true}, {two, 5, true, true}, {two, 1, true, false}, {two, 0, true, true},
+		{two, 10, false, true}, {two, 0, true, false}, {three, 6, true, false}, {three, 5, true, true},
+		{one, -60, false, true}, {two, -35, false, true}, {three, -5, false, true},
 	} {
 		if got := a.add(c.peer, c.size, c.must); got != c.want {
 			t.Errorf("%+v: %v", c, got)
@@ -218,5 +224,48 @@ func TestAnswersShare(t *testing.T) {
 	}
 	if a.held() != 0 || len(a.byPeer) != 0 {
 		t.Errorf("%d bytes are still held, by %v", a.held(), a.byPeer)
+	}
+}
+
+// TestEachConnectionHasItsShare, also where the connections have no address to tell them apart.
+func TestEachConnectionHasItsShare(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			address := "127.0.0.1:0"
+			if network == "unix" {
+				address = filepath.Join(t.TempDir(), "s")
+			}
+			lis, err := net.Listen(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var seen []any // Calls are made one after the other.
+			s, err := New(Config{Logger: slog.New(slog.DiscardHandler), UnaryInterceptors: []grpc.UnaryServerInterceptor{
+				func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					seen = append(seen, peerOf(ctx))
+					return handler(ctx, req)
+				},
+			}}, new(memoryJobs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s, lis)
+			for range 2 {
+				conn, err := grpc.NewClient("passthrough:///any", grpc.WithTransportCredentials(insecure.NewCredentials()),
+					grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return net.Dial(network, lis.Addr().String()) }))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for range 2 {
+					if _, err := joboncev1.NewIdempotencyServiceClient(conn).RecordDelivery(t.Context(), text("j", "{}")); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if seen[0] != seen[1] || seen[2] != seen[3] || seen[0] == seen[2] {
+				t.Errorf("calls of two connections, two of each, came from %v", seen)
+			}
+		})
 	}
 }
