@@ -128,7 +128,7 @@ func (d sent) request(t *testing.T, jobID string) *joboncev1.RecordDeliveryReque
 func TestSequencesOnBothStores(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		c, n := w.client(), 0
-		eachCase(t, "sequences.jsonl", 28, func(t *testing.T, line []byte) {
+		eachCase(t, "sequences.jsonl", 29, func(t *testing.T, line []byte) {
 			var in struct {
 				First, Second sent
 				Want          struct {

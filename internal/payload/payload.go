@@ -60,9 +60,12 @@ type Field struct {
 	Repeated bool
 }
 
-// Unread is true when the member says something that Value cannot hold: any
-// other value than a string that is Present, and null, which says nothing.
-func (f Field) Unread() bool { return !f.Present && f.Kind != End && f.Kind != Null }
+// Unread is true when the member may say something that Value does not hold:
+// any other value than a string that is Present, and null, which says nothing
+// where it is alone. To some parsers a null leaves what the same key said before.
+func (f Field) Unread() bool {
+	return !f.Present && f.Kind != End && (f.Kind != Null || f.Repeated)
+}
 
 // bom is a byte-order mark in UTF-8.
 const bom = "\ufeff"

@@ -73,9 +73,10 @@ func TestScan(t *testing.T) {
 // What a member says and Value does not hold must show: it may be another event.
 func TestFieldUnread(t *testing.T) {
 	for value, want := range map[string]bool{
-		`"e"`: false, `""`: false, `null`: false, `"ok","event":null`: false, `1,"event":"e"`: false,
+		`"e"`: false, `""`: false, `null`: false, `1,"event":"e"`: false,
 		`1`: true, `true`: true, `false`: true, `{}`: true, `{"event":"e"}`: true, `[]`: true, `["e"]`: true, `"\ud800"`: true,
 		`"` + strings.Repeat("x", 9) + `"`: true, `"e","event":1`: true, `null,"event":{}`: true,
+		`"ok","event":null`: true, // Some parsers, encoding/json among them, keep the one before.
 	} {
 		if got := Scan(`{"event":`+value+`,"x":"y"}`, Limits{Event: 8}).Event; got.Unread() != want {
 			t.Errorf("%s: unread %t, %+v", value, got.Unread(), got)
