@@ -86,9 +86,12 @@ func (c *clock) jump(d time.Duration) {
 	c.far = c.behind.Abs() >= jumpFrom
 }
 
-// told is a lease as its holder is to hear of it: by so much less as the clock may gain while the lease runs, so that the
-// holder's own clock is not the later one.
-func (s *Store) told(l job.Lease) job.Lease {
+// told is the lease that work is under as its holder is to hear of it: by so much less as the clock may gain while the lease
+// runs, so that the holder's own clock is not the later one. Nor is it more than was granted: what lies further ahead is
+// measured anew, and may then end sooner.
+func (s *Store) told(w *job.Work, now time.Time) job.Lease {
+	l := w.Lease(now)
+	l.Remaining = min(l.Remaining, w.Granted)
 	if s.clock != nil {
 		l.Remaining -= l.Remaining / catchUp
 	}

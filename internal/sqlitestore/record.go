@@ -109,7 +109,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	}
 	*out = job.Answer(r.Record, v, now)
 	if out.Lease != nil {
-		*out.Lease = s.told(*out.Lease)
+		*out.Lease = s.told(&out.Record.Work, now)
 	}
 	return nil
 }

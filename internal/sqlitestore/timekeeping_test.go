@@ -230,3 +230,25 @@ func TestToldLessThanTheClockMayGain(t *testing.T) {
 		t.Errorf("the lease of a minute was told to run for %v", o.Lease.Remaining)
 	}
 }
+
+// TestToldNoMoreThanGranted: a lease that lies further ahead than granted, and is not measured anew yet, is told as it will be.
+func TestToldNoMoreThanGranted(t *testing.T) {
+	m := newMachine(t)
+	o := m.Record(t.Context(), []job.Delivery{delivery(t, "j", "e", false)})[0]
+	if o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	execSQL(t, sqlitestore.File(m.dir), "UPDATE jobs SET work_due = work_due + 3600000") // as when the start could not write
+	told, err := m.Renew(t.Context(), "j", o.Lease.Token, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Tend(60)
+	kept, err := m.Get(t.Context(), "j", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := kept.Work.Due.Sub(m.wall); told.Remaining > left {
+		t.Errorf("the holder was told %v, and %v are kept", told.Remaining, left)
+	}
+}

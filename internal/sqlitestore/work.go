@@ -36,7 +36,7 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 			if err := s.saveWork(r, r.Work.Retell()); err != nil {
 				return err
 			}
-			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: s.told(r.Work.Lease(now))})
+			claimed = append(claimed, job.Claimed{Record: r.Record, Lease: s.told(&r.Work, now)})
 		}
 		if len(claimed) > 0 {
 			return nil
@@ -89,7 +89,7 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 				more = true
 			default:
 				bytes += len(r.Body.Data)
-				claimed = append(claimed, job.Claimed{Record: r.Record, Lease: s.told(r.Work.Lease(now)), Granted: true})
+				claimed = append(claimed, job.Claimed{Record: r.Record, Lease: s.told(&r.Work, now), Granted: true})
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func (s *Store) Renew(ctx context.Context, jobID, token string, d time.Duration)
 	err = s.update(ctx, func(now time.Time) error {
 		return s.changeWork(jobID, func(w job.Work) (job.Work, error) {
 			w, err := w.Renew(token, d, now)
-			lease = s.told(w.Lease(now))
+			lease = s.told(&w, now)
 			return w, err
 		})
 	})
