@@ -14,8 +14,9 @@ const (
 	// leases then end early. It loses one part in holdBack while it is ahead: leases then only last longer.
 	catchUp  = 2000
 	holdBack = 10
-	// jumpFrom is how far it may be behind and still catch up like that. From there on it jumps, and running leases with it.
-	jumpFrom = time.Second
+	// jumpFrom is how far it may be behind and still catch up like that. From there on it jumps, and running leases with it. A
+	// restart takes the wall clock at once, so leases are told shorter by as much.
+	jumpFrom = 20 * time.Millisecond
 )
 
 // clock is the store's clock: the wall clock when the store was opened, carried on by the monotonic one. It follows a
@@ -87,13 +88,13 @@ func (c *clock) jump(d time.Duration) {
 }
 
 // told is the lease that work is under as its holder is to hear of it: by so much less as the clock may gain while the lease
-// runs, so that the holder's own clock is not the later one. Nor is it more than was granted: what lies further ahead is
+// runs, in this process or by a restart, so that the holder's own clock is not the later one. Nor is it more than was granted: what lies further ahead is
 // measured anew, and may then end sooner.
 func (s *Store) told(w *job.Work, now time.Time) job.Lease {
 	l := w.Lease(now)
 	l.Remaining = min(l.Remaining, w.Granted)
 	if s.clock != nil {
-		l.Remaining -= l.Remaining / catchUp
+		l.Remaining = max(0, l.Remaining-l.Remaining/catchUp-jumpFrom)
 	}
 	return l
 }
