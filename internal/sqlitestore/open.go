@@ -229,6 +229,11 @@ type fileState struct {
 func (s *Store) inspect(ctx context.Context) (f fileState, err error) {
 	info, err := os.Stat(s.path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		// SQLite would delete the log that lies beside nothing. A file that we make is on the disk before its log begins.
+		if log, err := os.Stat(s.logPath()); err == nil && log.Size() > 0 {
+			return f, fmt.Errorf("%w: it is missing or empty, and its write-ahead log %s is there; restore a backup and move the log away, "+
+				"or put the file back", ErrDamaged, s.logPath())
+		}
 		return fileState{fresh: true}, nil
 	}
 	if err != nil {

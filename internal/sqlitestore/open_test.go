@@ -227,3 +227,36 @@ func queryText(t *testing.T, path, query string) (text string) {
 	}
 	return text
 }
+
+// TestLogWithoutItsFile takes the file away, or empties it, beside the write-ahead log that a killed service left: that is
+// no new store, and the log stays.
+func TestLogWithoutItsFile(t *testing.T) {
+	for name, do := range map[string]func(file string) error{
+		"removed": os.Remove,
+		"emptied": func(file string) error { return os.Truncate(file, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			served := t.TempDir()
+			record(t, open(t, served, nil), "j")
+			dir := copyDir(t, served)
+			file := sqlitestore.File(dir)
+			if err := do(file); err != nil {
+				t.Fatal(err)
+			}
+			log, err := os.ReadFile(file + "-wal")
+			if err != nil || len(log) == 0 {
+				t.Fatalf("%d bytes, %v", len(log), err)
+			}
+			s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: testenv.Logger(t)})
+			if err == nil {
+				_ = s.Close()
+			}
+			if !errors.Is(err, sqlitestore.ErrDamaged) || !strings.Contains(err.Error(), file+"-wal") {
+				t.Errorf("%v, want that the file is missing", err)
+			}
+			if after, err := os.ReadFile(file + "-wal"); err != nil || !bytes.Equal(after, log) {
+				t.Errorf("the log was changed, %v", err)
+			}
+		})
+	}
+}
