@@ -5,6 +5,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -53,7 +55,7 @@ func (s *Store) upgrade(ctx context.Context, from int) error {
 	kept := fmt.Sprintf("%s.schema%d-%s", s.path, from, s.now().UTC().Format("20060102T150405.000Z"))
 	s.log.Info("embedded store: the file is of an older version, and is copied before it is upgraded", "file", s.path,
 		"schema", from, "copy", kept)
-	if err := s.backupTo(ctx, kept, func(int64, int64) {}); err != nil {
+	if err := errors.Join(s.removeHalfCopies(), s.backupTo(ctx, kept, func(int64, int64) {})); err != nil {
 		if full(err) {
 			err = errors.New("the disk is full")
 		}
@@ -69,4 +71,16 @@ func (s *Store) upgrade(ctx context.Context, from int) error {
 	s.log.Warn("embedded store: the file was upgraded. Older versions of JobOnce refuse it. The copy is as it was before; "+
 		"whoever goes back to that forgets every decision made since", "file", s.path, "schema", schemaVersion, "copy", kept)
 	return nil
+}
+
+// removeHalfCopies removes what starts that were killed while they copied have left, so that the next ones do not fill the
+// disk. This process has the directory alone.
+func (s *Store) removeHalfCopies() (err error) {
+	entries, err := os.ReadDir(filepath.Dir(s.path))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "."+fileName+".schema") {
+			err = errors.Join(err, removeIfThere(filepath.Join(filepath.Dir(s.path), e.Name())))
+		}
+	}
+	return err
 }

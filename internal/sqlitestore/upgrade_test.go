@@ -230,3 +230,19 @@ func TestUnknownStateStays(t *testing.T) {
 		})
 	}
 }
+
+// TestUpgradeAfterKills: what starts that were killed while they copied have left does not pile up.
+func TestUpgradeAfterKills(t *testing.T) {
+	dir := copyDir(t, "testdata/v1/closed")
+	for _, name := range []string{".jobonce.db.schema1-20260314T150926.535Z.1.part", ".jobonce.db.schema1-20260314T150926.535Z.1.part-journal"} {
+		write(t, filepath.Join(dir, name), []byte("half a copy"))
+	}
+	record(t, open(t, dir, nil), "j")
+	left, err := filepath.Glob(filepath.Join(dir, ".*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	if kept := copies(dir); len(kept) != 1 {
+		t.Errorf("copies %v", kept)
+	}
+}
