@@ -3,6 +3,8 @@ package sqlitestore
 import (
 	"context"
 	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 // WithPragmas returns the options with pragmas for the writer, which come after its own and so replace them.
@@ -22,3 +24,8 @@ func (s *Store) Tend(n int) { s.tend(context.Background(), n) }
 
 // BreakDown takes the store out of service.
 func (s *Store) BreakDown(err error) { s.breakDown(err) }
+
+// GetOpen is Get from after it has found the store open.
+func (s *Store) GetOpen(ctx context.Context, jobID string, withBody bool) (job.Record, error) {
+	return s.get(ctx, jobID, withBody)
+}

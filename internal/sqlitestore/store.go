@@ -182,6 +182,8 @@ func (s *Store) get(ctx context.Context, jobID string, withBody bool) (job.Recor
 			return job.Record{}, s.usable()
 		}
 		return job.Record{}, job.ErrNotFound
+	case s.closed.Load(): // meanwhile, and the statements with it
+		return job.Record{}, s.usable()
 	case errors.Is(err, job.ErrRecordUnusable):
 		return job.Record{}, err
 	case ctx.Err() != nil:
