@@ -51,7 +51,7 @@ func (c *Client) claimWork(
 	return resp, sent, err
 }
 
-// RenewLease lets a lease run anew and returns it with its new end. The error is an [*Error]; it matches [ErrLeaseLost]
+// RenewLease lets a lease run anew from now, and never makes it shorter, and returns it with its new end. The error is an [*Error]; it matches [ErrLeaseLost]
 // when the token holds the lease no more, and [ErrJobNotFound] when the job was deleted.
 func (c *Client) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.Lease, error) {
 	lease, _, err := c.renewLease(ctx, req)

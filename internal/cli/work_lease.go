@@ -40,7 +40,7 @@ func newWorkRenew() *cobra.Command {
 		return writeAnswer(cmd.OutOrStdout(), answer, unwrittenError{leases: []grant{{jobID, renewed.GetLease()}}})
 	})
 	cmd.Short = "Let a lease run anew, and print it"
-	cmd.Long = `Lets a lease run anew from now. The text output is one line of key=value pairs, as from 'jobonce work claim'. When the
+	cmd.Long = `Lets a lease run anew from now; it never makes it shorter. The text output is one line of key=value pairs, as from 'jobonce work claim'. When the
 token does not hold the lease any more it fails with ABORTED LEASE_LOST.`
 	cmd.Example = `  jobonce work renew job_demo --lease-token TOKEN --lease 5m`
 	return cmd
