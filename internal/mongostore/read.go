@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -193,4 +194,20 @@ func (s *Store) joinMiss(ctx context.Context, jobID string, withBody bool) (_ st
 // linearCollection is the collection as confirm reads it.
 func linearCollection(coll *mongo.Collection) *mongo.Collection {
 	return coll.Clone(options.Collection().SetReadConcern(readconcern.Linearizable()))
+}
+
+// filter is equality on exactly the unique index's key, which lets the server resolve most collisions by itself.
+func filter(jobID string) bson.Raw {
+	i, b := bsoncore.AppendDocumentStart(make([]byte, 0, len(jobID)+32))
+	return end(bsoncore.AppendStringElement(b, fieldJobID, jobID), i)
+}
+
+func filterAll(groups []*group) bson.Raw {
+	top, b := bsoncore.AppendDocumentStart(nil)
+	in, b := bsoncore.AppendDocumentElementStart(b, fieldJobID)
+	list, b := bsoncore.AppendArrayElementStart(b, "$in")
+	for i, g := range groups {
+		b = bsoncore.AppendStringElement(b, fmt.Sprint(i), g.jobID)
+	}
+	return end(end(end(b, list), in), top)
 }

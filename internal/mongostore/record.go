@@ -3,27 +3,17 @@ package mongostore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/jobonce/jobonce/internal/job"
-)
-
-const (
-	// suspectTries is after how many tries a duplicate key is looked into.
-	suspectTries = 8
-	// maxBulk bounds a bulk on the wire, in bytes: the driver splits one over 48 MB.
-	maxBulk = 40_000_000
 )
 
 // group is the deliveries of one job within a call: one upsert writes them all and counts each. The first in the order
@@ -214,239 +204,6 @@ func (s *Store) alone(ctx context.Context, g *group) {
 	}
 }
 
-// round is one try of many groups.
-type round struct {
-	*Store
-	ctx context.Context
-	// struck are those that the database failed all alike, and failed is how.
-	struck []*group
-	failed *failure
-	// alone are those that are to go on by themselves, untimed those that wait for the clock.
-	alone, untimed []*group
-	// looked is true once a refused hint had the unique index looked at, and index is what was wrong with it.
-	looked bool
-	index  error
-}
-
-// round writes the groups that are not yet written, reads those that are not new, and settles what is known then.
-func (s *Store) round(ctx context.Context, groups []*group) *round {
-	r := &round{Store: s, ctx: ctx}
-	now, known := s.time()
-	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool {
-		if !g.written && !known && g.leases() {
-			g.tries.note(&failure{fateRetry, errNoClock})
-			r.untimed = append(r.untimed, g)
-			return true
-		}
-		return g.written
-	})
-	for len(write) > 0 {
-		n, size := 0, 0
-		for ; n < len(write); n++ {
-			size += len(s.updateOf(write[n], now).bytes) + len(write[n].jobID) + 256
-			if n > 0 && size > maxBulk {
-				break
-			}
-		}
-		r.write(write[:n])
-		write = write[n:]
-	}
-	var read, decided []*group
-	for _, g := range groups {
-		switch {
-		case g.written && g.created:
-			g.known = true
-			decided = append(decided, g)
-		case g.written:
-			read = append(read, g)
-		}
-	}
-	if len(read) > 0 {
-		decided = append(decided, r.read(read)...)
-	}
-	r.settle(decided)
-	slices.SortFunc(r.struck, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
-	return r
-}
-
-// strike notes a failure that is the same for all.
-func (r *round) strike(groups []*group, f *failure) {
-	r.failed = f
-	for _, g := range groups {
-		if g.tries.note(f) {
-			r.struck = append(r.struck, g)
-		} else {
-			g.giveUp()
-		}
-	}
-}
-
-// stray notes a failure of one group.
-func (r *round) stray(g *group, f *failure) {
-	if g.tries.note(f) {
-		r.alone = append(r.alone, g)
-		return
-	}
-	r.log.Error("the database refuses a delivery", "store", r.String(), "job_id", g.jobID, "error", r.explain(f))
-	g.giveUp()
-}
-
-// write sends one bulk and notes each group's fate.
-func (r *round) write(groups []*group) {
-	hint := r.hintName()
-	r.looked = false
-	models := make([]mongo.WriteModel, len(groups))
-	for i, g := range groups {
-		m := mongo.NewUpdateOneModel().SetFilter(filter(g.jobID)).SetUpdate(bson.Raw(g.update.bytes)).SetUpsert(true)
-		if hint != "" {
-			m.SetHint(hint)
-		}
-		models[i] = m
-	}
-	tracked, sent := track(r.ctx)
-	// Unordered, so that one bad item spoils no other. A lone one has no others, and an ordered bulk costs DocumentDB less.
-	result, err := r.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(len(models) == 1))
-	var bulk mongo.BulkWriteException
-	if err != nil && !errors.As(err, &bulk) || sent.commands > 1 {
-		f := &failure{fateUnknown, cmp.Or(err, errSplit)}
-		if sent.commands <= 1 {
-			f = commandFailed(err, sent)
-		}
-		if len(groups) > 1 || groups[0].tries.n == 0 { // what goes alone fails often in an outage
-			r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(f))
-		}
-		r.strike(groups, f)
-		return
-	}
-	if bulk.WriteConcernError != nil {
-		r.log.Warn("a write concern was not met", "store", r.String(), "code", bulk.WriteConcernError.Code, "error", bulk.WriteConcernError.Message)
-	}
-	failed := failedItems(bulk)
-	// Some mongos lose the write concern error of a bulk in which an item failed: what was created is then to be read at a
-	// majority before it is answered.
-	confirm := len(failed) > 0 && r.deployment.Load().kind == sharded
-	var unconfirmed []*group
-	for i, g := range groups {
-		e, bad := failed[i]
-		switch {
-		case bad:
-			r.item(g, e, hint != "")
-		case bulk.WriteConcernError != nil:
-			// It may yet be rolled back: the next try finds our own record, or makes it.
-			unconfirmed = append(unconfirmed, g)
-		default:
-			g.written, g.duplicates = true, 0
-			_, upserted := result.UpsertedIDs[int64(i)]
-			if g.created = upserted && !confirm; g.created {
-				g.record = stored{Record: g.fresh}
-				g.record.Body, g.record.Deliveries = job.Body{}, int64(len(g.deliveries))
-			}
-		}
-	}
-	if len(unconfirmed) > 0 {
-		r.strike(unconfirmed, &failure{fateUnknown, err})
-	}
-}
-
-// item notes the failure of one item of a bulk.
-func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
-	g.duplicates++
-	if e.Code != codeDuplicateKey {
-		g.duplicates = 0
-	}
-	switch f := (&failure{itemFate(e), e}); {
-	case hinted && aboutHint(e.Code) && !g.looked:
-		// The index is gone, the server takes no hint here, or the error is about the stored counter.
-		if !r.looked { // once for all that the bulk held
-			r.looked, r.index = true, r.indexSuspect(r.ctx)
-		}
-		if r.index != nil {
-			r.strike([]*group{g}, &failure{fateUnsent, r.index})
-			return
-		}
-		g.looked = true
-		r.stray(g, &failure{fateRetry, e})
-	case g.update.embedded && aboutDocument(e.Code):
-		// The text alone is stored then, and the delivery still counts.
-		g.textOnly, g.update = true, update{}
-		r.stray(g, &failure{fateRetry, e})
-	default:
-		if f.fate == fateStrange {
-			r.strangeCode(e, g.jobID)
-		}
-		r.stray(g, f)
-	}
-}
-
-// updateOf returns the group's update. It is written once, except that a lease begins when it is sent.
-func (s *Store) updateOf(g *group, now time.Time) update {
-	d := g.deliveries[0]
-	if g.update.bytes == nil || d.Mode == job.ModeLeased {
-		g.fresh = d.NewRecord(now)
-		g.update = newUpdate(&g.fresh, len(g.deliveries), d.Object, !s.opts.TextOnly && !g.textOnly)
-	}
-	return g.update
-}
-
-// isForeign gives the group up when its key is a duplicate in another index than ours, where the database does not say
-// which index it is: then the job is not recorded.
-func (s *Store) isForeign(ctx context.Context, g *group) bool {
-	records, unusable, err := s.find(ctx, []*group{g})
-	if err != nil || len(records)+len(unusable) > 0 {
-		return false
-	}
-	cause := errors.New("it is a duplicate in a unique index that is not ours")
-	s.log.Error("the database refuses a delivery", "store", s.String(), "job_id", g.jobID, "error", cause)
-	g.tries.note(&failure{fateRefused, cause})
-	g.giveUp()
-	return true
-}
-
-// read reads the records of groups that were recorded before, and returns those that it found.
-func (r *round) read(groups []*group) (found []*group) {
-	records, unusable, err := r.find(r.ctx, groups)
-	if err != nil {
-		r.log.Warn("a read of recorded jobs failed", "store", r.String(), "jobs", len(groups), "error", r.explain(err))
-		r.strike(groups, &failure{fateUnknown, err})
-		return nil
-	}
-	for _, g := range groups {
-		if record, ok := records[g.jobID]; ok {
-			g.record, g.known = record, true
-			found = append(found, g)
-			continue
-		}
-		if cause := unusable[g.jobID]; cause != nil {
-			r.log.Error("a stored record cannot be used", "store", r.String(), "job_id", g.jobID, "error", cause)
-			g.fail(fmt.Errorf("%w: %w", job.ErrRecordUnusable, cause))
-			continue
-		}
-		// It is gone since the write, so it is to be written anew, with new times.
-		g.written, g.update = false, update{}
-		r.stray(g, &failure{fateUnknown, errors.New("the record was deleted while it was being read")})
-	}
-	return found
-}
-
-// settle decides the groups and settles them, but for those that may claim work: these go on alone.
-func (r *round) settle(groups []*group) {
-	var conflicting []*group
-	for _, g := range groups {
-		if slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool {
-			return job.Decide(&g.record.Record, d, r.now()).Claim && r.free(&g.record.Work)
-		}) {
-			r.alone = append(r.alone, g)
-			continue
-		}
-		if r.outcomesOf(r.ctx, g) {
-			conflicting = append(conflicting, g)
-		} else {
-			g.settleAll()
-		}
-	}
-	r.recordConflicts(r.ctx, conflicting)
-}
-
 // decide decides a group that goes alone, and settles it.
 func (s *Store) decide(ctx context.Context, g *group) {
 	if s.outcomesOf(ctx, g) {
@@ -526,20 +283,4 @@ func conflictUpdate(n int, c *job.Conflict) bson.D {
 			{Key: conflictStatus, Value: c.Status}, {Key: conflictTime, Value: c.Time},
 		}}}},
 	}
-}
-
-// filter is equality on exactly the unique index's key, which lets the server resolve most collisions by itself.
-func filter(jobID string) bson.Raw {
-	i, b := bsoncore.AppendDocumentStart(make([]byte, 0, len(jobID)+32))
-	return end(bsoncore.AppendStringElement(b, fieldJobID, jobID), i)
-}
-
-func filterAll(groups []*group) bson.Raw {
-	top, b := bsoncore.AppendDocumentStart(nil)
-	in, b := bsoncore.AppendDocumentElementStart(b, fieldJobID)
-	list, b := bsoncore.AppendArrayElementStart(b, "$in")
-	for i, g := range groups {
-		b = bsoncore.AppendStringElement(b, fmt.Sprint(i), g.jobID)
-	}
-	return end(end(end(b, list), in), top)
 }
