@@ -141,7 +141,7 @@ func wantHealth(t *testing.T, watch grpc_health_v1.Health_WatchClient, want grpc
 }
 
 // TestServedDirectoryIsGone removes the data directory of a service, or puts another file into it: it acknowledges nothing
-// more and ends by itself, saying why, also when nobody calls it.
+// more and says why, also when nobody calls it. It does not end: started again it would take known jobs for first ones.
 func TestServedDirectoryIsGone(t *testing.T) {
 	for _, c := range []struct {
 		name, why string
@@ -162,6 +162,8 @@ func TestServedDirectoryIsGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			recordWant(t, p.addr, nil)
+			health := watchHealth(t, p.addr)
+			wantHealth(t, health, grpc_health_v1.HealthCheckResponse_SERVING)
 			if err := c.do(filepath.Join(dir, "data")); err != nil {
 				t.Fatal(err)
 			}
@@ -171,7 +173,13 @@ func TestServedDirectoryIsGone(t *testing.T) {
 					t.Errorf("record: %v", err)
 				}
 			}
-			p.wantBroken(t, c.why)
+			wantHealth(t, health, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+			if err := p.stop(); err != nil { // which it could not be any more if it had ended
+				t.Error(err)
+			}
+			if !strings.Contains(p.stderr.String(), c.why) {
+				t.Errorf("logged %s, want %q", &p.stderr, c.why)
+			}
 		})
 	}
 }

@@ -24,6 +24,9 @@ func (s *Store) hold(file *os.File) error {
 	return err
 }
 
+// errGone: what is served is not what its path names.
+var errGone = errors.New("somebody has to look: a start would find another file, or none, and take known jobs for first ones")
+
 // inPlace tells whether the files that the store has open are still those that the next start would find. What is written to
 // others is durable, and gone.
 func (s *Store) inPlace() error {
@@ -31,11 +34,11 @@ func (s *Store) inPlace() error {
 		info, err := os.Stat(h.path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s was removed or moved while it was served", h.path)
+			return fmt.Errorf("%s was removed or moved while it was served; %w", h.path, errGone)
 		case err != nil:
 			return fmt.Errorf("cannot see whether the served file is still there: %w", err)
 		case !os.SameFile(info, h.info):
-			return fmt.Errorf("%s was replaced by another file while it was served", h.path)
+			return fmt.Errorf("%s was replaced by another file while it was served; %w", h.path, errGone)
 		}
 	}
 	return nil

@@ -63,7 +63,10 @@ func TestServedFileIsGone(t *testing.T) {
 				}
 				select {
 				case <-s.Broken():
+					t.Errorf("%s: a restart is asked for, which would begin anew", call)
 				default:
+				}
+				if err := s.Check(t.Context()); err == nil {
 					t.Errorf("%s: the store serves on", call)
 				}
 				if err := s.Record(t.Context(), []job.Delivery{delivery(t, "j", "e", true)})[0].Err; !errors.Is(err, job.ErrUnavailable) {

@@ -55,7 +55,7 @@ type Store struct {
 	leftAlone   map[string]bool
 	unclaimable atomic.Int64
 
-	// broken is why the store is out of service; nil while it serves. down is closed after it is set.
+	// broken is why the store is out of service; nil while it serves. down is closed after it is set, if a restart may mend it.
 	broken atomic.Pointer[error]
 	down   chan struct{}
 }

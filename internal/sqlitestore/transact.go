@@ -137,11 +137,14 @@ func (s *Store) commitFailed(err error) error {
 func (s *Store) breakDown(err error) {
 	if s.broken.CompareAndSwap(nil, &err) {
 		s.log.Error("embedded store: out of service until the process is restarted", "file", s.path, "error", err)
-		close(s.down)
+		if !errors.Is(err, errGone) {
+			close(s.down)
+		}
 	}
 }
 
-// Broken is closed when the store is out of service and only another process can mend that. Check then says why.
+// Broken is closed when the store is out of service and only another process can mend that. Check then says why. It is not
+// closed when the file is gone: a supervisor's restart would make a new store, to which every known job is a first one.
 func (s *Store) Broken() <-chan struct{} { return s.down }
 
 // usable returns why the store cannot be used, an error that matches job.ErrUnavailable.
