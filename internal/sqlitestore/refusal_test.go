@@ -213,3 +213,41 @@ func TestDamagedFileServesNoMore(t *testing.T) {
 		})
 	}
 }
+
+// TestClaimRepeatedBesideALostBody: a repeated claim gets what it holds and nothing new, also when the body of the first of it
+// is lost.
+func TestClaimRepeatedBesideALostBody(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	claim := func() []job.Claimed {
+		t.Helper()
+		claimed, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: "r", Max: 2, Lease: time.Minute, MaxBytes: 5000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return claimed
+	}
+	queue := func(id string, size int) {
+		t.Helper()
+		d, err := job.Input{JobID: id, Mode: job.ModeQueued, Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", size)}}.Delivery(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
+			t.Fatal(o.Err)
+		}
+	}
+	queue("a", 10)
+	queue("b", 4000)
+	if claimed := claim(); len(claimed) != 2 {
+		t.Fatalf("claimed %d", len(claimed))
+	}
+	queue("c", 10)
+	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET text = NULL WHERE job_id = 'a'; UPDATE large_bodies SET text = text || text WHERE id = 2")
+	claimed := claim()
+	if len(claimed) != 1 || claimed[0].Record.JobID != "b" || claimed[0].Granted {
+		for _, c := range claimed {
+			t.Errorf("claimed %s, granted %t; want b alone", c.Record.JobID, c.Granted)
+		}
+	}
+}

@@ -30,7 +30,7 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 			if err != nil {
 				return err
 			}
-			if bytes += len(r.Body.Data); i == req.Max || i > 0 && bytes > req.MaxBytes {
+			if bytes += len(r.Body.Data); len(claimed) == req.Max || len(claimed) > 0 && bytes > req.MaxBytes {
 				break
 			}
 			if err := s.saveWork(r, r.Work.Retell()); err != nil {
