@@ -29,6 +29,8 @@ const (
 	// checkpoint lets the write-ahead log grow to 32 MiB before it is emptied into the file: a page that is written again
 	// and again goes there once, and the writer is held up less often.
 	checkpoint = "wal_autocheckpoint(8000)"
+	// logLimit cuts a log back to 64 MiB that has grown while somebody read the file for long, as a backup does.
+	logLimit = "journal_size_limit(67108864)"
 
 	// readers bounds the connections that read beside the writer.
 	readers = 4
@@ -178,7 +180,7 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	}
 	// FULL makes every commit wait for the disk. The page cache stays at SQLite's default of 2 MB a connection: the
 	// operating system's cache does as well, and the process stays small. A backup is not in WAL mode until it is served.
-	if s.writerDB, err = openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", checkpoint); err != nil {
+	if s.writerDB, err = openDB(s.path, "rw", "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", checkpoint, logLimit); err != nil {
 		return err
 	}
 	s.writerDB.SetMaxOpenConns(1)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -258,5 +259,57 @@ func TestLogWithoutItsFile(t *testing.T) {
 				t.Errorf("the log was changed, %v", err)
 			}
 		})
+	}
+}
+
+// TestLogShrinks: a write-ahead log that grew while somebody read the file for long is cut back, since the start after a kill
+// writes all of it anew.
+func TestLogShrinks(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir, nil)
+	file := sqlitestore.File(dir)
+	size := func() int64 {
+		t.Helper()
+		info, err := os.Stat(file + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	big := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			d, err := job.Input{JobID: fmt.Sprint(i), Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", 1<<20)}}.Delivery(1 << 20)
+			if err == nil {
+				err = s.Record(t.Context(), []job.Delivery{d})[0].Err
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	reader, err := sql.Open("sqlite", "file:"+file+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	tx, err := reader.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRow("SELECT count(*) FROM jobs").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	big(0, 100)
+	if grown := size(); grown < 100<<20 {
+		t.Fatalf("the log has %d bytes while the file is read", grown)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	big(100, 103)
+	if left := size(); left > 70<<20 {
+		t.Errorf("the log still has %d bytes", left)
 	}
 }
