@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -14,24 +15,30 @@ import (
 // update runs f in a transaction. When it fails as a whole the error says what became of it; an error of the domain that f
 // returns takes the transaction back and comes out as it is.
 func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
+	changes, err := s.updateAlone(ctx, f)
+	for _, c := range changes { // without the lock: whoever hears of it may take long, as a log that nobody reads does
+		s.watch.Tell(c.jobID, &c.before, &c.after)
+	}
+	return err
+}
+
+func (s *Store) updateAlone(ctx context.Context, f func(now time.Time) error) ([]change, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
 	err := s.twice(func() error {
 		s.changes = s.changes[:0]
 		return s.transact(func() error { return f(s.now()) })
 	})
-	if err == nil {
-		for _, c := range s.changes {
-			s.watch.Tell(c.jobID, &c.before, &c.after)
-		}
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return slices.Clone(s.changes), nil
 }
 
 // twice calls f again when it finds the file damaged: a disk that cannot be read for a moment looks the same to SQLite. When
