@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
 )
 
 // outOfFiles is what Accept fails with when the process has too many files open.
@@ -55,7 +57,7 @@ func TestOutOfFilesIsLogged(t *testing.T) {
 func TestAcceptLogIsBounded(t *testing.T) {
 	log, now := new(logBuffer), time.Now()
 	failing := failingListener{listen(t), make(chan error, 1)}
-	l := &loudListener{Listener: failing, log: slog.New(slog.NewJSONHandler(log, nil)), now: func() time.Time { return now }}
+	l := &loudListener{Listener: failing, log: slog.New(slog.NewJSONHandler(log, nil)), now: func() time.Time { return now }, most: 1}
 	for range 120 {
 		failing.errs <- outOfFiles
 		if _, err := l.Accept(); !errors.Is(err, syscall.EMFILE) {
@@ -77,4 +79,33 @@ func TestAcceptLogIsBounded(t *testing.T) {
 	if err := failing.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A connection over the bound is closed at once, and one that ends makes room.
+func TestMaxConnections(t *testing.T) {
+	s := start(t, Config{MaxConnections: 2}, new(memoryJobs))
+	if _, err := s.RecordDelivery(t.Context(), text("j", "{}")); err != nil {
+		t.Fatal(err)
+	}
+	p := dial(t, s.conn.Target())
+	p.call(t, getPath, field(1, []byte("j")))
+	wantStatus(t, p, codes.OK)
+	served := func() bool {
+		conn, err := net.Dial("tcp", s.conn.Target())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_, err = conn.Read(make([]byte, 1)) // The server speaks first.
+		return err == nil
+	}
+	if served() {
+		t.Error("a third connection is served")
+	}
+	if lines := s.log.lines(t, "cannot accept connections"); len(lines) != 1 || !strings.Contains(lines[0]["mend"].(string), "--max-connections") {
+		t.Errorf("logged %v", lines)
+	}
+	p.close()
+	eventually(t, "there is no room again", served)
 }

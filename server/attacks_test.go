@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -27,27 +28,37 @@ func TestBadPeers(t *testing.T) {
 			for range 500 {
 				id := p.headers(t, recordPath, false)
 				p.must(t, p.WriteData(id, false, prefix(0, 1<<32-1)))
-				wantStatus(t, p, codes.InvalidArgument)
+				wantStatus(t, p, codes.ResourceExhausted)
 			}
 		}),
 		"a length just over the limit": onOne(func(t *testing.T, p *rawPeer) {
 			id := p.headers(t, recordPath, false)
 			p.must(t, p.WriteData(id, false, prefix(0, maxReceiveBytes+1)))
-			wantStatus(t, p, codes.InvalidArgument)
+			wantStatus(t, p, codes.ResourceExhausted)
 		}),
-		"more than its window": onOne(func(t *testing.T, p *rawPeer) {
+		"more than its window": func(t *testing.T, s *running, addr string) func() {
+			p := dial(t, addr)
+			for range 32 {
+				p.headers(t, recordPath, false)
+			}
+			eventually(t, "the line is empty", func() bool {
+				l := s.server.door.line
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				return l.waiting > 0
+			})
+			// Nobody receives what waits in line, and it goes on after it should have waited for a window.
 			id := p.headers(t, recordPath, false)
-			data := append(prefix(0, maxReceiveBytes), make([]byte, 16<<10)...)
-			// It goes on after it should have waited for a window.
 			for range 40 {
-				if p.WriteData(id, false, data[:16<<10]) != nil {
+				if p.WriteData(id, false, make([]byte, 16<<10)) != nil {
 					break // The server has hung up.
 				}
 			}
 			if e := p.event(t); e.reset != http2.ErrCodeFlowControl && !e.closed && e.goAway != http2.ErrCodeFlowControl {
 				t.Errorf("got %+v", e)
 			}
-		}),
+			return p.close
+		},
 		"half of each request": onOne(func(t *testing.T, p *rawPeer) {
 			for range maxStreams {
 				id := p.headers(t, recordPath, false)
@@ -138,23 +149,42 @@ func TestBadPeers(t *testing.T) {
 			wantStatus(t, p, codes.OK)
 		}),
 		"compressors that are not there": onOne(func(t *testing.T, p *rawPeer) {
-			for _, name := range []string{"gzip", "zstd", "snappy", "no-such"} {
+			for _, name := range []string{"zstd", "snappy", "no-such"} {
 				id := p.headers(t, recordPath, false, "grpc-encoding", name)
 				p.must(t, p.WriteData(id, true, append(prefix(1, 3), 1, 2, 3)))
 				wantStatus(t, p, codes.Unimplemented)
 			}
-			id := p.headers(t, recordPath, false)
+			for _, flag := range []byte{1, 7} {
+				id := p.headers(t, recordPath, false)
+				p.must(t, p.WriteData(id, true, append(prefix(flag, 3), 1, 2, 3)))
+				wantStatus(t, p, codes.Internal)
+			}
+			id := p.headers(t, recordPath, false, "grpc-encoding", "gzip")
 			p.must(t, p.WriteData(id, true, append(prefix(1, 3), 1, 2, 3)))
-			wantStatus(t, p, codes.Unimplemented)
-			id = p.headers(t, recordPath, false)
-			p.must(t, p.WriteData(id, true, append(prefix(7, 3), 1, 2, 3)))
 			wantStatus(t, p, codes.Internal)
 		}),
-		"a bomb": onOne(func(t *testing.T, p *rawPeer) {
-			// There is nothing that would unpack it, neither by the call's headers nor by the message's flag.
-			bomb := zipped(t, 32)
-			for _, encoding := range []string{"gzip", "identity"} {
-				p.send(t, p.headers(t, recordPath, false, "grpc-encoding", encoding), true, append(prefix(1, len(bomb)), bomb...))
+		"bombs": onOne(func(t *testing.T, p *rawPeer) {
+			bomb := zipped(t, 16) // within a window
+			for range 10 {
+				p.send(t, p.headers(t, recordPath, false, "grpc-encoding", "gzip"), true, append(prefix(1, len(bomb)), bomb...))
+				wantStatus(t, p, codes.ResourceExhausted)
+			}
+		}),
+		"large messages for others": onOne(func(t *testing.T, p *rawPeer) {
+			for _, path := range []string{grpc_health_v1.Health_Check_FullMethodName, grpc_health_v1.Health_Watch_FullMethodName,
+				"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
+				p.call(t, path, field(1, bytes.Repeat([]byte("x"), smallMessage)))
+				wantStatus(t, p, codes.InvalidArgument)
+				p.send(t, p.headers(t, path, false), false, prefix(0, maxReceiveBytes+1))
+				wantStatus(t, p, codes.ResourceExhausted)
+			}
+		}),
+		"watches without end": onOne(func(t *testing.T, p *rawPeer) {
+			for range maxWatches {
+				p.call(t, grpc_health_v1.Health_Watch_FullMethodName, nil)
+			}
+			for range 100 {
+				p.call(t, grpc_health_v1.Health_Watch_FullMethodName, nil)
 				wantStatus(t, p, codes.Unimplemented)
 			}
 		}),
@@ -278,44 +308,6 @@ func zipped(t *testing.T, mebibytes int) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
-}
-
-// A request that stays half is cut when it has had as long as a call may take.
-func TestHalfARequest(t *testing.T) {
-	s := start(t, Config{MaxCallTime: 20 * time.Millisecond}, new(memoryJobs))
-	p := dial(t, s.conn.Target())
-	id := p.headers(t, recordPath, false)
-	p.must(t, p.WriteData(id, false, append(prefix(0, 100_000), make([]byte, 1000)...)))
-	wantStatus(t, p, codes.DeadlineExceeded)
-	s.atRest(t)
-}
-
-// Peers that stall with all the room taken have to go when others come.
-func TestStalledPeersMakeRoom(t *testing.T) {
-	s := start(t, Config{MaxCallBytes: 1 << 20}, new(memoryJobs))
-	s.server.limit.patience = 0
-	p := dial(t, s.conn.Target())
-	const stalled = 10
-	for range stalled {
-		p.must(t, p.WriteData(p.headers(t, recordPath, false), false, append(prefix(0, 100_000), 0)))
-	}
-	eventually(t, "there is room", func() bool { _, bytes := s.server.limit.held(); return bytes == stalled*firstPart })
-	// A short one does not need what they announce.
-	if _, err := s.RecordDelivery(t.Context(), text("short", strings.Repeat("x", 10_000))); err != nil {
-		t.Error(err)
-	}
-	// A long one is refused, and frees the room that it could not have.
-	large := text("good", strings.Repeat("x", 500_000))
-	if _, err := s.RecordDelivery(t.Context(), large); details(t, err).reason != "OVERLOADED" {
-		t.Errorf("got %v", err)
-	}
-	for range stalled {
-		wantStatus(t, p, codes.ResourceExhausted)
-	}
-	if _, err := s.RecordDelivery(t.Context(), large); err != nil {
-		t.Error(err)
-	}
-	s.atRest(t)
 }
 
 // Idle connections, thousands of them.

@@ -7,12 +7,16 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
+
+// refusalsLogged is how many calls a second are logged that did not come to their handler.
+const refusalsLogged = 20
 
 // callLog logs calls when they end: failed ones and slow ones, or all. The logging interceptor of go-grpc-middleware
 // builds its fields for every call, also for those that it does not log, so this is a reporter of its own on that
@@ -21,6 +25,8 @@ type callLog struct {
 	log  *slog.Logger
 	all  bool
 	slow time.Duration
+	// few bounds the lines about calls that are refused at the door: everybody can make as many as they like.
+	few *rate.Limiter
 }
 
 func (l callLog) unary() grpc.UnaryServerInterceptor { return interceptors.UnaryServerInterceptor(l) }
@@ -48,6 +54,10 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	if err == nil && !slow && !r.all {
 		return
 	}
+	refused := (*refusal)(nil)
+	if errors.As(err, &refused) {
+		err = refused.error
+	}
 	code := status.Code(err)
 	level := levelOf(code)
 	p := (*problem)(nil)
@@ -57,7 +67,7 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	if slow {
 		level = max(level, slog.LevelWarn)
 	}
-	if !r.log.Enabled(r.ctx, level) {
+	if !r.log.Enabled(r.ctx, level) || refused != nil && !r.few.Allow() {
 		return
 	}
 

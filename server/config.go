@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/stats"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -22,6 +23,8 @@ const (
 	DefaultMaxCalls        = 16384
 	DefaultMaxCallBytes    = 128 << 20
 	DefaultMaxAnswerBytes  = 128 << 20
+	DefaultMaxConnections  = 4096
+	DefaultReceiveTimeout  = 30 * time.Second
 )
 
 // Config is what an operator can set. The zero value is ready for use.
@@ -31,14 +34,18 @@ type Config struct {
 	// MaxCalls bounds the calls that are under way, those that wait for work among them. More are refused with
 	// OVERLOADED. 0: DefaultMaxCalls.
 	MaxCalls int
-	// MaxCallBytes bounds the requests of all calls under way together, as far as they have arrived. More are refused with
-	// OVERLOADED. 0: DefaultMaxCallBytes.
+	// MaxCallBytes bounds the requests of all calls under way together. Each counts for 64 KiB until it has arrived. More are
+	// refused with OVERLOADED. 0: DefaultMaxCallBytes.
 	MaxCallBytes int64
 	// MaxAnswerBytes bounds the answers of 64 KiB or more that have not been sent, all together. GetJob is refused with
 	// OVERLOADED where there is no room for its answer. 0: DefaultMaxAnswerBytes.
 	MaxAnswerBytes int64
-	// MaxCallTime cuts the deadline of calls that come with none or with a later one. A request that takes longer to arrive
-	// is cut, too. 0: DefaultMaxCallTime.
+	// MaxConnections bounds the connections. More are closed at once. 0: DefaultMaxConnections.
+	MaxConnections int
+	// ReceiveTimeout is how long a request may take to arrive. 0: DefaultReceiveTimeout.
+	ReceiveTimeout time.Duration
+	// MaxCallTime cuts the deadline of calls that come with none or with a later one, from when their request is there.
+	// 0: DefaultMaxCallTime.
 	MaxCallTime time.Duration
 	// ShutdownTimeout is how long calls under way may go on once the server is to stop. 0: DefaultShutdownTimeout.
 	ShutdownTimeout time.Duration
@@ -58,12 +65,14 @@ type Config struct {
 	// They see malformed requests and panics as the errors that the caller gets.
 	UnaryInterceptors  []grpc.UnaryServerInterceptor
 	StreamInterceptors []grpc.StreamServerInterceptor
-	// Observer hears what became of each delivery. nil: nobody does.
+	// StatsHandler hears of every call and connection, outside of the interceptors, as tracing does. nil: nobody does.
+	StatsHandler stats.Handler
+	// Observer hears what became of each delivery, and of calls about work. nil: nobody does.
 	Observer Observer
 }
 
-// Observer is told of each delivery of a RecordDelivery or BatchRecordDeliveries call that reached its handler, from
-// many goroutines at once.
+// Observer is told of each delivery of a RecordDelivery or BatchRecordDeliveries call, and of each call of WorkService, that
+// reached its handler, from many goroutines at once.
 type Observer interface {
 	// Recorded is told the verdict on a delivery that was recorded.
 	Recorded(v job.Verdict)
@@ -72,6 +81,9 @@ type Observer interface {
 	// Unread is told "event" or "status" when a well-formed delivery has none because the one in its body could not be
 	// taken, before it is recorded.
 	Unread(field string)
+	// Work is told the method of a call of WorkService, such as "ClaimWork", and how many jobs it leased or changed; or the
+	// reason, without its prefix, why it got an error, which is empty otherwise.
+	Work(method string, jobs int, reason string)
 }
 
 // nobody is the observer when there is none.
@@ -81,6 +93,8 @@ func (nobody) Recorded(job.Verdict) {}
 func (nobody) Failed(string)        {}
 func (nobody) Unread(string)        {}
 
+func (nobody) Work(string, int, string) {}
+
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c Config) withDefaults() (Config, error) {
 	if c.MaxPayloadBytes < 0 || c.MaxPayloadBytes > job.MaxPayloadBytes {
@@ -89,17 +103,19 @@ func (c Config) withDefaults() (Config, error) {
 	if c.MaxPayloadBytes == 0 {
 		c.MaxPayloadBytes = job.DefaultMaxPayloadBytes
 	}
-	if c.MaxCalls < 0 || c.MaxCallBytes < 0 || c.MaxAnswerBytes < 0 {
-		return c, errors.New("server: MaxCalls, MaxCallBytes and MaxAnswerBytes must not be negative")
+	if c.MaxCalls < 0 || c.MaxCallBytes < 0 || c.MaxAnswerBytes < 0 || c.MaxConnections < 0 {
+		return c, errors.New("server: MaxCalls, MaxCallBytes, MaxAnswerBytes and MaxConnections must not be negative")
 	}
 	c.MaxCalls = cmp.Or(c.MaxCalls, DefaultMaxCalls)
 	c.MaxCallBytes = cmp.Or(c.MaxCallBytes, int64(DefaultMaxCallBytes))
 	c.MaxAnswerBytes = cmp.Or(c.MaxAnswerBytes, int64(DefaultMaxAnswerBytes))
+	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	for _, f := range []struct {
 		name  string
 		value *time.Duration
 		zero  time.Duration
 	}{
+		{"ReceiveTimeout", &c.ReceiveTimeout, DefaultReceiveTimeout},
 		{"MaxCallTime", &c.MaxCallTime, DefaultMaxCallTime},
 		{"ShutdownTimeout", &c.ShutdownTimeout, DefaultShutdownTimeout},
 		{"HealthInterval", &c.HealthInterval, DefaultHealthInterval},

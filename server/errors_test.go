@@ -197,8 +197,7 @@ func TestWords(t *testing.T) {
 // What is refused at the door is told in the words of the call, too.
 func TestWordsAtTheDoor(t *testing.T) {
 	s := start(t, Config{MaxCalls: 1}, new(memoryJobs))
-	call := s.server.limit.enter(time.Now(), func(*problem) {})
-	defer call.leave()
+	defer s.server.door.room.enter().leave()
 	_, read := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "j"})
 	_, write := s.RecordDelivery(t.Context(), text("j", "{}"))
 	if r, w := status.Convert(read).Message(), status.Convert(write).Message(); strings.Contains(r, "writ") || w != r+"; nothing was written" {

@@ -222,7 +222,7 @@ func TestBatchBounds(t *testing.T) {
 		reason string
 	}{
 		{many(maxBatchItems+1, 1), "INVALID_FIELD"},
-		{many(9, 1<<20), "PAYLOAD_TOO_LARGE"},
+		{many(9, 1_000_000), "PAYLOAD_TOO_LARGE"},
 	} {
 		_, err := s.BatchRecordDeliveries(t.Context(), tc.req)
 		if status.Code(err) != codes.InvalidArgument || details(t, err) != (told{reason: tc.reason, field: "deliveries"}) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/tap"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -40,12 +39,4 @@ func checkMetadata(ctx context.Context) error {
 		return nil
 	}
 	return &job.InvalidError{Problem: fmt.Sprintf("the call's metadata is %d bytes; the limit is %d", size, maxMetadataBytes)}
-}
-
-// limitMetadata is checkMetadata for streams. The calls of our services are checked before their messages are taken in.
-func limitMetadata(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := checkMetadata(stream.Context()); err != nil {
-		return fail(stream.Context(), err, "")
-	}
-	return handler(srv, stream)
 }

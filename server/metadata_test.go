@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -69,15 +68,4 @@ func TestMetadataLimits(t *testing.T) {
 	if lines := s.log.lines(t, "call failed"); len(lines) == 0 || !strings.Contains(lines[0]["error"].(string), "metadata") {
 		t.Errorf("logged: %v", lines)
 	}
-}
-
-// What grpc-go itself does not take ends the stream at best, and the connection at worst.
-func TestMetadataBeyondGRPC(t *testing.T) {
-	s := start(t, Config{}, new(memoryJobs))
-	p := dial(t, s.conn.Target())
-	_, _ = p.tryHeaders(getPath, true, "bomb", strings.Repeat("x", maxHeaderBytes))
-	if e := p.event(t); e.reset != http2.ErrCodeFrameSize && !e.closed && e.goAway == 0 {
-		t.Errorf("got %+v", e)
-	}
-	p.close()
 }

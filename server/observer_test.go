@@ -43,6 +43,8 @@ func (n *notes) Failed(reason string)   { n.add("failed %s", reason) }
 
 func (n *notes) Unread(field string) { n.add("unread %s", field) }
 
+func (n *notes) Work(method string, jobs int, reason string) { n.add("%s %d %s", method, jobs, reason) }
+
 func TestObserver(t *testing.T) {
 	var n notes
 	s := start(t, Config{Observer: &n}, &memoryJobs{onRecord: func(_ context.Context, d job.Delivery) error {

@@ -225,7 +225,7 @@ func TestBadPeersBites(t *testing.T) {
 		for range 10 {
 			p.headers(t, recordPath, false)
 		}
-		eventually(t, "the calls are not in the server", func() bool { calls, _ := s.server.limit.held(); return calls == 10 })
+		eventually(t, "the calls are not in the server", func() bool { calls, _ := s.server.door.room.held(); return calls == 10 })
 		good := startGoodCaller(t, s.conn.Target())
 		if err := <-good.failed; details(t, err).reason != "OVERLOADED" {
 			t.Errorf("got %v", err)

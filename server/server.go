@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
@@ -21,15 +22,12 @@ import (
 )
 
 const (
-	// maxReceiveBytes lies well over the largest payload and the largest batch, so that an oversize one gets our error
-	// and not the transport's.
-	maxReceiveBytes = 16 << 20
-	// maxHeaderBytes is what grpc-go reads of a call's metadata; see [maxMetadataBytes]. Its own bound is 16 MiB, and it lies
-	// outside of [admission].
+	// maxReceiveBytes bounds a request, also when it is inflated. It lies over the largest payload and the largest batch, so
+	// that those over their limit get our error and not grpc-go's.
+	maxReceiveBytes = 9 << 20
+	// maxHeaderBytes is what grpc-go reads of a call's metadata; see [maxMetadataBytes]. Its own bound is 16 MiB.
 	maxHeaderBytes = 256 << 10
-	// maxStreamMessage bounds the messages that do not go through [admission], those of health and reflection.
-	maxStreamMessage = 64 << 10
-	// streamWindow is what a peer may send of a message before the call is let in; connWindow, what may be on its way on
+	// streamWindow is what a peer may send of a message before it is received; connWindow, what may be on its way on
 	// one connection. grpc-go lets both grow to 16 MiB where it is left to choose.
 	streamWindow = 64 << 10
 	connWindow   = 4 << 20
@@ -67,8 +65,8 @@ type Server struct {
 	log    *slog.Logger
 	grpc   *grpc.Server
 	health *healthService
-	// limit and answers bound what the calls hold.
-	limit   *admission
+	// door and answers bound what the calls hold.
+	door    *door
 	answers *answers
 	ran     atomic.Bool
 }
@@ -82,10 +80,17 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	calls := callLog{log: cfg.Logger, all: cfg.LogCalls, slow: cfg.SlowCall, few: rate.NewLimiter(refusalsLogged, refusalsLogged)}
+	answers := &answers{maxBytes: cfg.MaxAnswerBytes, peers: make(map[net.Addr]int64)}
+	links := chain(cfg, calls, answers)
+	door := &door{
+		room: &room{maxCalls: int64(cfg.MaxCalls), maxBytes: cfg.MaxCallBytes}, line: newLine(cfg.ReceiveTimeout),
+		chain: joinUnary(links), calls: calls, watches: make(map[net.Addr]int),
+	}
 	opts := []grpc.ServerOption{
 		// The encoding is the same, whatever a call says that it is.
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protocodec.Name)}),
-		grpc.MaxRecvMsgSize(maxStreamMessage),
+		grpc.MaxRecvMsgSize(maxReceiveBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.InTapHandle(markMetadata),
 		grpc.StaticStreamWindowSize(streamWindow),
@@ -96,25 +101,32 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 		grpc.KeepaliveParams(keepaliveParams),
 		// Run returns only when no handler runs any more, so that the store can be closed then.
 		grpc.WaitForHandlers(true),
+		grpc.UnknownServiceHandler(door.unknown),
 	}
-	opts = append(opts, chain(cfg)...)
+	for _, l := range append(links, link{name: "door", stream: door.streams}) {
+		if l.stream != nil {
+			opts = append(opts, grpc.ChainStreamInterceptor(bypass(l.stream)))
+		}
+	}
 	if cfg.Credentials != nil {
 		opts = append(opts, grpc.Creds(cfg.Credentials))
 	}
+	if cfg.StatsHandler != nil {
+		opts = append(opts, grpc.StatsHandler(cfg.StatsHandler))
+	}
 
-	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...)}
+	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...), door: door, answers: answers}
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger,
 		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName)
 	bell := newBell()
-	s.limit, s.answers = newAdmission(cfg.MaxCalls, cfg.MaxCallBytes), newAnswers(cfg.MaxAnswerBytes)
-	registrar := registrar{s.grpc, s.limit, s.answers, cfg.MaxCallTime}
-	joboncev1.RegisterIdempotencyServiceServer(registrar, &idempotencyService{
+	ours := entrance{s.grpc, door, true}
+	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{
 		jobs: jobs, maxPayload: cfg.MaxPayloadBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
 	})
-	joboncev1.RegisterWorkServiceServer(registrar, &workService{
+	joboncev1.RegisterWorkServiceServer(ours, &workService{
 		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping,
 	})
-	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	grpc_health_v1.RegisterHealthServer(entrance{s.grpc, door, false}, s.health)
 	reflection.Register(s.grpc)
 	return s, nil
 }
@@ -140,7 +152,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	}()
 	served := make(chan error, 1)
 	go func() {
-		served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now})
+		served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: int64(s.cfg.MaxConnections)})
 		cancel()
 	}()
 

@@ -22,7 +22,7 @@ func holdUp(t *testing.T, s *running) (slow *rawPeer) {
 	half.send(t, half.headers(t, recordPath, false), false, append(prefix(0, 1<<20), make([]byte, 1000)...))
 	dial(t, s.conn.Target())
 	eventually(t, "the calls are in the server", func() bool {
-		calls, bytes := s.server.limit.held()
+		calls, bytes := s.server.door.room.held()
 		return calls == 1 && bytes > 0 && s.server.answers.held() > 0
 	})
 	return slow
@@ -75,7 +75,7 @@ func TestStopEndsWaits(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, "the calls wait", func() bool { calls, _ := s.server.limit.held(); return calls == int64(cap(ended)) })
+	eventually(t, "the calls wait", func() bool { calls, _ := s.server.door.room.held(); return calls == int64(cap(ended)) })
 	s.stop()
 	for range cap(ended) {
 		<-ended

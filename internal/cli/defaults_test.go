@@ -41,6 +41,7 @@ func TestFlagDefaults(t *testing.T) {
 		{serve, "max-attempts", strconv.Itoa(job.DefaultMaxAttempts)},
 		{serve, "admin-listen", ""},
 		{serve, "max-payload-bytes", strconv.Itoa(job.DefaultMaxPayloadBytes)},
+		{serve, "max-connections", strconv.Itoa(server.DefaultMaxConnections)},
 		{serve, "log-calls", strconv.FormatBool(server.Config{}.LogCalls)},
 		{record, "server", serve.Lookup("listen").DefValue},
 		{record, "timeout", client.DefaultTimeout.String()},

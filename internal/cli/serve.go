@@ -27,6 +27,7 @@ type serveConfig struct {
 	adminListen string
 	store       storeConfig
 	maxPayload  config.IntRange
+	maxConns    config.IntRange
 	logCalls    bool
 	logLevel    config.Choice
 	logFormat   config.Choice
@@ -64,6 +65,7 @@ written, the service goes on without.
 func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	cfg := &serveConfig{
 		maxPayload: config.IntRange{Value: job.DefaultMaxPayloadBytes, Min: 1, Max: job.MaxPayloadBytes},
+		maxConns:   config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
 		logLevel:   config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
 		logFormat:  config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
 	}
@@ -75,6 +77,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.StringVar(&cfg.adminListen, "admin-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
 		"without authentication; off when not given")
 	keys.Var(&cfg.maxPayload, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxPayloadBytes))
+	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
 	keys.Var(&cfg.logFormat, "log-format", "format of the log")
@@ -101,7 +104,10 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	}
 
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
-	calls := server.Config{MaxPayloadBytes: cfg.maxPayload.Value, LogCalls: cfg.logCalls, Logger: logger, StoreReady: store.ready}
+	calls := server.Config{
+		MaxPayloadBytes: cfg.maxPayload.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
+		StoreReady: store.ready,
+	}
 	admin.observe(&batches, &calls)
 	jobs := batch.New(store.Store, batches)
 	defer func() {

@@ -29,6 +29,8 @@ type Metrics struct {
 
 	failures      *prometheus.CounterVec
 	unread        *prometheus.CounterVec
+	workJobs      *prometheus.CounterVec
+	workFailures  *prometheus.CounterVec
 	died          prometheus.Counter
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
@@ -54,6 +56,12 @@ func NewMetrics(b Build) *Metrics {
 		unread: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_unread_fields_total", Help: "Fields of bodies that were left out of a delivery, by field.",
 		}, []string{"field"}),
+		workJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_work_jobs_total", Help: "Jobs that calls about work leased or changed, by method.",
+		}, []string{"method"}),
+		workFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_work_failures_total", Help: "Calls about work answered with an error, by its reason.",
+		}, []string{"reason"}),
 		died: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "jobonce_dead_jobs_total", Help: "Jobs whose work was given up, or whose attempts were used up.",
 		}),
@@ -89,12 +97,16 @@ func NewMetrics(b Build) *Metrics {
 	for n, name := range joboncev1.ErrorReason_name {
 		if n != 0 {
 			m.failures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
+			m.workFailures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
 		}
+	}
+	for _, method := range joboncev1.WorkService_ServiceDesc.Methods {
+		m.workJobs.WithLabelValues(method.MethodName)
 	}
 	for _, field := range []string{"event", "status"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.died, m.batchSize, m.batchDuration, build,
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -127,6 +139,15 @@ func (m *Metrics) Failed(reason string) { m.failures.WithLabelValues(reason).Inc
 
 // Unread counts a field, event or status, that a delivery lacks because the one in its body could not be taken.
 func (m *Metrics) Unread(field string) { m.unread.WithLabelValues(field).Inc() }
+
+// Work counts the jobs that a call about work leased or changed, or the reason of its error.
+func (m *Metrics) Work(method string, jobs int, reason string) {
+	if reason != "" {
+		m.workFailures.WithLabelValues(reason).Inc()
+		return
+	}
+	m.workJobs.WithLabelValues(method).Add(float64(jobs))
+}
 
 // Died counts a job whose work was given up.
 func (m *Metrics) Died() { m.died.Inc() }

@@ -134,6 +134,8 @@ func TestValues(t *testing.T) {
 	m.Recorded(job.Verdict{Disposition: 99, Conflict: &job.Conflict{Kind: 99}}) // of a newer domain: no panic
 	m.Failed("OVERLOADED")
 	m.Unread("event")
+	m.Work("ClaimWork", 3, "")
+	m.Work("ClaimWork", 0, "INVALID_FIELD")
 	m.Written(3, 20*time.Millisecond)
 	m.Written(256, 2*time.Second)
 	wantLines(t, scrape(t, m),
@@ -147,6 +149,8 @@ func TestValues(t *testing.T) {
 		`jobonce_delivery_failures_total{reason="OUTCOME_UNKNOWN"} 0`,
 		`jobonce_unread_fields_total{field="event"} 1`,
 		`jobonce_unread_fields_total{field="status"} 0`,
+		`jobonce_work_jobs_total{method="ClaimWork"} 3`, `jobonce_work_jobs_total{method="CompleteWork"} 0`,
+		`jobonce_work_failures_total{reason="INVALID_FIELD"} 1`, `jobonce_work_failures_total{reason="LEASE_LOST"} 0`,
 		`jobonce_batch_size_bucket{le="2"} 0`,
 		`jobonce_batch_size_bucket{le="4"} 1`,
 		`jobonce_batch_size_bucket{le="256"} 2`,

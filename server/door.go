@@ -1,0 +1,277 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// maxWatches bounds the health watches of one connection. A client needs one for each service that it asks about.
+const maxWatches = 4
+
+// door sees every call before its body is read: who it is, whether it may, and whether there is room. It then receives the
+// message, decodes it and runs the chain and the handler.
+//
+// grpc-go receives and decodes the message of a unary method before any interceptor runs. Unary methods are therefore
+// registered as streams, see [entrance]. What is wrong with a call does not end it at the door: the call goes through the
+// chain to a handler that returns the error, so that metrics and log see it.
+type door struct {
+	// who finds the caller and returns a context that has it, may says whether the caller may use the method, and rate
+	// whether it is within its rate. nil lets everybody pass.
+	who  func(ctx context.Context) (context.Context, error)
+	may  func(ctx context.Context, method string) error
+	rate func(ctx context.Context, method string) error
+
+	room  *room
+	line  *line
+	chain grpc.UnaryServerInterceptor
+	calls callLog
+
+	mu      sync.Mutex
+	watches map[net.Addr]int
+}
+
+// entrance registers services behind the door.
+type entrance struct {
+	*grpc.Server
+	door *door
+	// ours tells that calls count in the room. The calls of health do not: who asks for the state of an overloaded server
+	// is to get an answer.
+	ours bool
+}
+
+// RegisterService registers a copy of desc whose unary methods are streams. The bytes on the wire are the same, and
+// reflection shows them as unary.
+func (e entrance) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	d := *desc
+	d.Methods, d.Streams = nil, slices.Clone(desc.Streams)
+	for _, m := range desc.Methods {
+		name := "/" + desc.ServiceName + "/" + m.MethodName
+		d.Streams = append(d.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: e.door.unary(name, m.Handler, e.ours)})
+	}
+	e.Server.RegisterService(&d, impl)
+}
+
+// unary makes a stream handler of the generated handler of a unary method.
+func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grpc.StreamHandler {
+	return func(srv any, stream grpc.ServerStream) error {
+		growStack(0)
+		msg := &message{limit: smallMessage}
+		ctx, bad := d.ask(stream.Context(), method)
+		if bad == nil && ours {
+			msg.limit = maxReceiveBytes
+			if msg.place = d.room.enter(); msg.place == nil {
+				bad = job.ErrOverloaded
+			} else {
+				defer msg.place.leave()
+			}
+		}
+		if bad == nil {
+			bad = d.receive(stream, msg)
+		}
+		decode := func(req any) error {
+			if bad == nil {
+				bad = msg.decode(req.(proto.Message))
+			}
+			return nil // An error that is returned here would pass the chain by.
+		}
+		resp, err := generated(srv, ctx, decode, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if bad != nil {
+				refusal := refuse(ctx, bad)
+				handler = func(context.Context, any) (any, error) { return nil, refusal }
+			}
+			return d.chain(ctx, req, info, handler)
+		})
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg(resp)
+	}
+}
+
+// growStack has the goroutine's stack grow to what a call needs while there is little on it to copy. Step by step, deep down in
+// the call, that takes a tenth of the call's time.
+//
+//go:noinline
+func growStack(i int) byte {
+	var space [8 << 10]byte
+	return space[i]
+}
+
+// streams is the door for streams that are not ours: those of health and reflection.
+func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := d.ask(stream.Context(), info.FullMethod)
+	if err == nil && info.FullMethod == grpc_health_v1.Health_Watch_FullMethodName {
+		conn := connection(ctx)
+		if err = d.watch(conn); err == nil {
+			defer d.unwatch(conn)
+		}
+	}
+	if err != nil {
+		return refuse(ctx, err)
+	}
+	return handler(srv, &smallStream{stream, ctx, d})
+}
+
+// unknown answers calls of methods that there are not. Interceptors do not see them: peers would choose the names that
+// metrics count by.
+func (d *door) unknown(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	ctx, err := d.ask(stream.Context(), method)
+	if err == nil {
+		err = newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this server has no method "+clip(method, 256))
+	}
+	err = refuse(ctx, err)
+	log, _ := d.calls.ServerReporter(ctx, interceptors.NewServerCallMeta(method, nil, nil))
+	log.PostCall(err, 0)
+	return err
+}
+
+// ask decides by a call's headers whether it may come in. The context that it returns has the caller.
+func (d *door) ask(ctx context.Context, method string) (context.Context, error) {
+	if err := checkMetadata(ctx); err != nil {
+		return ctx, err
+	}
+	if d.who != nil {
+		caller, err := d.who(ctx)
+		if err != nil {
+			return ctx, err
+		}
+		ctx = caller
+	}
+	if d.may != nil {
+		if err := d.may(ctx, method); err != nil {
+			return ctx, err
+		}
+	}
+	if d.rate != nil {
+		return ctx, d.rate(ctx, method)
+	}
+	return ctx, nil
+}
+
+// receive waits for the call's turn and receives a message. The error is a status of grpc-go, which has been sent then, or
+// one for [refuse].
+func (d *door) receive(stream grpc.ServerStream, msg *message) error {
+	t, err := d.line.enter(stream.Context())
+	if err != nil {
+		return err
+	}
+	if msg.place != nil && !msg.place.count(reserved) {
+		d.line.leave(t)
+		return job.ErrOverloaded
+	}
+	// RecvMsg cannot be stopped but by returning from the handler. Its own goroutine therefore ends after that, when the
+	// call was cut.
+	go func() {
+		err := stream.RecvMsg(msg)
+		d.line.leave(t)
+		t.news <- err
+	}()
+	switch err := <-t.news; {
+	case status.Code(err) == codes.ResourceExhausted && !isProblem(err):
+		// It is the only reason for which grpc-go says so, and it has told the caller.
+		p := newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE, status.Convert(err).Message())
+		p.code = codes.ResourceExhausted
+		return p
+	case err != nil:
+		return err
+	}
+	return msg.bad
+}
+
+// refuse is the error of a call that does not come to its handler, as the caller is told of it.
+func refuse(ctx context.Context, err error) error {
+	if _, ok := status.FromError(err); ok && !isProblem(err) {
+		return &refusal{err}
+	}
+	return &refusal{fail(ctx, err, "")}
+}
+
+func isProblem(err error) bool {
+	var p *problem
+	return errors.As(err, &p)
+}
+
+// refusal marks the error of a call that did not come to its handler.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// GRPCStatus is how grpc-go asks an error for its status.
+func (r *refusal) GRPCStatus() *status.Status { return status.Convert(r.error) }
+
+// connection is the same for all calls of a connection, and for no other.
+func connection(ctx context.Context) net.Addr {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr // A pointer, which each connection has of its own: peers on a unix socket have no names.
+	}
+	return nil
+}
+
+func (d *door) watch(conn net.Addr) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.watches[conn] >= maxWatches {
+		return newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this connection has too many health watches")
+	}
+	d.watches[conn]++
+	return nil
+}
+
+func (d *door) unwatch(conn net.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.watches[conn]--; d.watches[conn] == 0 {
+		delete(d.watches, conn)
+	}
+}
+
+// smallStream is a stream whose messages are received like those of calls, and are small.
+type smallStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	door *door
+}
+
+// Context has the caller.
+func (s *smallStream) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message.
+func (s *smallStream) RecvMsg(m any) error {
+	msg := &message{limit: smallMessage}
+	err := s.door.receive(s.ServerStream, msg)
+	if err == nil {
+		err = msg.decode(m.(proto.Message))
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return refuse(s.ctx, err)
+}
+
+// bypass lets an interceptor of streams see only those that are not ours: calls are seen by the chain, and methods that
+// there are not by nobody.
+func bypass(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		calls := !info.IsClientStream && !info.IsServerStream
+		if calls || srv == nil {
+			return handler(srv, stream)
+		}
+		return next(srv, stream, info, handler)
+	}
+}
