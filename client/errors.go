@@ -210,6 +210,14 @@ func invalid(field, message string) *Error {
 	}
 }
 
+// tooLarge is the error of a delivery that no service takes.
+func tooLarge(size int) *Error {
+	e := invalid("payload", fmt.Sprintf("the delivery is %d bytes; a service takes payloads of at most %d", size, maxPayloadBytes))
+	e.Reason = joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE
+	e.ReasonText = reasonName(e.Reason)
+	return e
+}
+
 // unreadable is a reply that breaks the service's contract.
 func unreadable(message string) *Error {
 	return &Error{Code: codes.Internal, Message: message, OutcomeUnknown: true}

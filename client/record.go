@@ -196,12 +196,19 @@ func shallowCopy(req *joboncev1.RecordDeliveryRequest) *joboncev1.RecordDelivery
 	return copied
 }
 
+// What no service takes, whatever its operator allows: what is far over it gRPC refuses without our reason.
+const (
+	maxPayloadBytes = 3 << 20
+	maxRequestBytes = 8 << 20
+)
+
 // check finds what cannot be sent at all: gRPC's own error for it would be INTERNAL and name no field. Everything else
 // is the service's to judge.
 func check(req *joboncev1.RecordDeliveryRequest) *Error {
 	if req == nil {
 		return invalid("", "the delivery is nil")
 	}
+	size := len(req.GetPayloadBytes())
 	for _, f := range []struct{ name, value string }{
 		{"job_id", req.GetJobId()},
 		{"event", req.GetEvent()},
@@ -213,6 +220,10 @@ func check(req *joboncev1.RecordDeliveryRequest) *Error {
 		if err := checkText(f.name, f.value); err != nil {
 			return err
 		}
+		size += len(f.value)
+	}
+	if size > maxRequestBytes || len(req.GetPayload())+len(req.GetPayloadBytes()) > maxPayloadBytes {
+		return tooLarge(size)
 	}
 	return nil
 }

@@ -2,7 +2,9 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
@@ -97,5 +100,31 @@ func testConcurrentUse(t *testing.T) {
 	wg.Wait()
 	if len(ids) != goroutines*calls {
 		t.Errorf("%d request ids for %d calls", len(ids), goroutines*calls)
+	}
+}
+
+// TestTooLargeIsNotSent: what no service takes is refused with its reason, alone and among others. gRPC would refuse it without.
+func TestTooLargeIsNotSent(t *testing.T) {
+	large := strings.Repeat("x", 3<<20+1)
+	for name, req := range map[string]*request{
+		"text":  {JobId: "j", Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: large}},
+		"bytes": {JobId: "j", Body: &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: []byte(large)}},
+		"event": {JobId: "j", Event: strings.Repeat(large, 3)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			sent := 0
+			f := &fake{record: func(context.Context, *request) (*response, error) {
+				sent++
+				return &response{}, nil
+			}}
+			c, _ := start(t, f)
+			if _, err := c.RecordDelivery(t.Context(), req); !errors.Is(err, client.ErrPayloadTooLarge) || sent > 0 {
+				t.Errorf("%s: %v, sent %d times", name, err, sent)
+			}
+			fits := &request{JobId: "j", Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: large[1:]}}
+			if _, err := c.RecordDelivery(t.Context(), fits); err != nil || sent != 1 {
+				t.Errorf("3 MiB: %v, sent %d times", err, sent)
+			}
+		})
 	}
 }
