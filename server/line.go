@@ -21,7 +21,7 @@ type line struct {
 	// slots is how many receive at a time, places how many may wait.
 	slots, places int
 	// wait is how long a call may wait, and limit how long its message may take to arrive. When calls of other connections
-	// wait it is patience, or three times as long for the only one of its connection.
+	// wait it is patience, or three times as long for the only one of its connection, and less when many connections wait.
 	wait, limit, patience time.Duration
 
 	mu sync.Mutex
@@ -223,13 +223,15 @@ func (l *line) lookLocked() {
 // allowed is how long a message on the connection may take to arrive.
 func (l *line) allowed(conn net.Addr) time.Duration {
 	others := len(l.queues) > 1 || len(l.queues) == 1 && l.queues[conn] == nil
+	// Each connection in line is to have a turn within patience: many that stall would keep all others out.
+	share := l.patience * time.Duration(l.slots) / time.Duration(max(len(l.queues), 1))
 	switch {
 	case !others || l.waiting <= l.receiving-l.pending.Len(): // Those that were cut before make room, too.
 		return l.limit
 	case l.holds[conn] > 1:
-		return min(l.patience, l.limit)
+		return min(l.patience, share, l.limit)
 	}
-	return min(3*l.patience, l.limit)
+	return min(3*l.patience, share, l.limit)
 }
 
 // arm has look called after d.

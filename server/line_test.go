@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,4 +221,39 @@ func TestLineCuts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// However many connections stall, and come again when they are cut, a call of another one has its turn in time.
+func TestLineOfStallers(t *testing.T) {
+	inLine(t, 2000, func(t *testing.T, l *testLine) {
+		ctx, stop := context.WithCancel(t.Context())
+		var stallers sync.WaitGroup
+		for range 200 {
+			stallers.Go(func() {
+				mine := peer.NewContext(ctx, &peer.Peer{Addr: &net.UnixAddr{}})
+				for ctx.Err() == nil {
+					turn, err := l.line.enter(mine)
+					if err != nil {
+						continue
+					}
+					select {
+					case <-turn.news:
+					case <-ctx.Done():
+					}
+					l.line.leave(turn)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second)
+		for range 10 {
+			e := l.caller().enter()
+			if <-e.done; e.err != nil {
+				t.Errorf("got %v", e.err)
+				continue
+			}
+			l.leave(e)
+		}
+		stop()
+		stallers.Wait()
+	})
 }
