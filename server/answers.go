@@ -31,7 +31,7 @@ type answers struct {
 	peers map[net.Addr]int64
 }
 
-// intercept makes an [answer] of a large response. A read is refused where there is no room, and so is a claim, whose jobs
+// intercept has a large response sent as an [answer]. A read is refused where there is no room, and so is a claim, whose jobs
 // come with their payloads, as long as there is none. What a write says is sent in any case: it has been done.
 func (a *answers) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	conn := connection(ctx)
@@ -44,7 +44,8 @@ func (a *answers) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 		return resp, err
 	}
 	size := int64(proto.Size(msg))
-	if size < largeAnswer {
+	large, ok := ctx.Value(largeKey{}).(**answer)
+	if size < largeAnswer || !ok {
 		return resp, nil
 	}
 	if !a.add(conn, size, info.FullMethod == joboncev1.IdempotencyService_GetJob_FullMethodName) {
@@ -52,8 +53,12 @@ func (a *answers) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	// What is compressed is a copy that nobody counts. It fails only outside of a call.
 	_ = grpc.SetSendCompressor(ctx, encoding.Identity)
-	return &answer{msg: msg, size: size, from: a, conn: conn}, nil
+	*large = &answer{msg: msg, size: size, from: a, conn: conn}
+	return resp, nil
 }
+
+// largeKey is the key of where intercept leaves the [answer] for the door: the interceptors around it see the response.
+type largeKey struct{}
 
 // errUnread is the error of a call for whose answer there is no room.
 func errUnread() error {

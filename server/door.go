@@ -89,6 +89,8 @@ func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grp
 			}
 			return nil // An error that is returned here would pass the chain by.
 		}
+		var large *answer
+		ctx = context.WithValue(ctx, largeKey{}, &large)
 		resp, err := generated(srv, ctx, decode, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if bad != nil {
 				refusal := refuse(ctx, bad)
@@ -96,6 +98,13 @@ func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grp
 			}
 			return d.chain(ctx, req, info, handler)
 		})
+		switch {
+		case large == nil:
+		case err != nil || resp != any(large.msg): // An interceptor had it otherwise.
+			large.release()
+		default:
+			resp = large
+		}
 		if err != nil {
 			return err
 		}

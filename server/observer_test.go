@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -171,4 +172,29 @@ func TestOuterInterceptors(t *testing.T) {
 	if got, want := n.take(), []string{"/grpc.health.v1.Health/Watch Canceled"}; !slices.Equal(got, want) {
 		t.Errorf("of a stream: saw %q, want %q", got, want)
 	}
+}
+
+// Interceptors of the configuration see responses as what they are, also large ones, and one that they do not let through
+// does not count.
+func TestOuterInterceptorsSeeResponses(t *testing.T) {
+	var stop, seen atomic.Int64
+	s := start(t, Config{UnaryInterceptors: []grpc.UnaryServerInterceptor{
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			if got, ok := resp.(*joboncev1.GetJobResponse); ok {
+				seen.Store(int64(len(got.GetJob().GetPayload())))
+			}
+			if stop.Load() != 0 {
+				return nil, status.Error(codes.DataLoss, "not this one")
+			}
+			return resp, err
+		},
+	}}, new(memoryJobs))
+	must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), text("j", strings.Repeat("x", 1<<20))))
+	stop.Store(1)
+	_, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "j", View: joboncev1.JobView_JOB_VIEW_FULL})
+	if seen.Load() != 1<<20 || status.Code(err) != codes.DataLoss {
+		t.Errorf("it sees a payload of %d bytes, the caller gets %v", seen.Load(), err)
+	}
+	eventually(t, "an answer counts that is not sent", func() bool { return s.server.answers.held() == 0 })
 }
