@@ -140,9 +140,10 @@ func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 // metrics count by.
 func (d *door) unknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
+	method = clip(method, 256) // Peers choose it, and it is logged.
 	ctx, err := d.ask(stream.Context(), method)
 	if err == nil {
-		err = newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this server has no method "+clip(method, 256))
+		err = newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this server has no method "+method)
 	}
 	err = refuse(ctx, err)
 	log, _ := d.calls.ServerReporter(ctx, interceptors.NewServerCallMeta(method, nil, nil))

@@ -115,14 +115,20 @@ func TestOversizePayload(t *testing.T) {
 
 func TestUnknownMethod(t *testing.T) {
 	s := start(t, Config{}, new(memoryJobs))
-	for _, method := range []string{"/jobonce.v1.IdempotencyService/NoSuch", "/jobonce.v9.NoSuch/Get"} {
+	for _, method := range []string{"/jobonce.v1.IdempotencyService/NoSuch", "/jobonce.v9.NoSuch/Get", "/no.such/" + strings.Repeat("x", 200<<10)} {
 		err := s.conn.Invoke(t.Context(), method, new(emptypb.Empty), new(emptypb.Empty))
 		if status.Code(err) != codes.Unimplemented || details(t, err) != (told{reason: "UNIMPLEMENTED"}) {
 			t.Errorf("%s: got %v", method, err)
 		}
 	}
-	if lines := s.log.lines(t, "call failed"); len(lines) != 2 || lines[1]["reason"] != "UNIMPLEMENTED" {
+	lines := s.log.lines(t, "call failed")
+	if len(lines) != 3 || lines[1]["reason"] != "UNIMPLEMENTED" {
 		t.Errorf("logged %v", lines)
+	}
+	for _, l := range lines {
+		if n := len(l["method"].(string)); n > 300 {
+			t.Errorf("a method's name of %d bytes is logged", n)
+		}
 	}
 }
 
