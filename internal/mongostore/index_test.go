@@ -163,19 +163,21 @@ func TestCommitQuorum(t *testing.T) {
 		"replica set":     {{Key: "setName", Value: "rs0"}},
 		"sharded cluster": {{Key: "msg", Value: "isdbgrid"}},
 	} {
-		f := startFake(t, nil)
-		f.answer("hello", hello)
-		s, _ := openFake(t, f)
-		awaitReady(t, s)
-		commands := f.commands("createIndexes")
-		if len(commands) != 3 || !isUnique(commands[0]) {
-			t.Errorf("%s: %d createIndexes", kind, len(commands))
-		}
-		for _, c := range commands {
-			if quorum, ok := c.Lookup("commitQuorum").StringValueOK(); ok != (kind != "standalone") || ok && quorum != "majority" {
-				t.Errorf("%s: %s", kind, c)
+		t.Run(kind, func(t *testing.T) {
+			f := startFake(t, nil)
+			f.answer("hello", hello)
+			s, _ := openFake(t, f)
+			awaitReady(t, s)
+			commands := f.commands("createIndexes")
+			if len(commands) != 3 || !isUnique(commands[0]) {
+				t.Errorf("%s: %d createIndexes", kind, len(commands))
 			}
-		}
+			for _, c := range commands {
+				if quorum, ok := c.Lookup("commitQuorum").StringValueOK(); ok != (kind != "standalone") || ok && quorum != "majority" {
+					t.Errorf("%s: %s", kind, c)
+				}
+			}
+		})
 	}
 }
 
