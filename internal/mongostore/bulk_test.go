@@ -30,9 +30,14 @@ func items(command bson.Raw) (out []bson.Raw) {
 
 // upserted is the answer of a server that inserted all the command's writes but those that failed with the code.
 func upserted(command bson.Raw, code int32, failed ...string) bson.D {
+	return upsertReply(command, code, func(item bson.Raw) bool { return slices.Contains(failed, jobIDOf(item)) })
+}
+
+// upsertReply is the answer of a server that inserted all the command's writes but those that fails chooses.
+func upsertReply(command bson.Raw, code int32, fails func(item bson.Raw) bool) bson.D {
 	var inserted, refused bson.A
 	for i, item := range items(command) {
-		if slices.Contains(failed, jobIDOf(item)) {
+		if fails(item) {
 			refused = append(refused, bson.D{{Key: "index", Value: int32(i)}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}})
 		} else {
 			inserted = append(inserted, bson.D{{Key: "index", Value: int32(i)}, {Key: "_id", Value: bson.NewObjectID()}})

@@ -42,6 +42,8 @@ type clock struct {
 	mono  func() time.Duration
 	wall  func() time.Time
 	start time.Time // wall, when mono was 0
+	// fixed replaces all that is measured; nil unless Options.Now is set.
+	fixed func() time.Time
 
 	mu      sync.Mutex
 	samples []sample
@@ -64,10 +66,11 @@ type sample struct {
 	at, low, high time.Duration
 }
 
-func newClock() *clock {
+func newClock(fixed func() time.Time) *clock {
 	start := time.Now()
 	return &clock{
-		mono: func() time.Duration { return time.Since(start) }, wall: time.Now, start: start.Round(0),
+		fixed: fixed,
+		mono:  func() time.Duration { return time.Since(start) }, wall: time.Now, start: start.Round(0),
 		known: make(chan struct{}), stale: make(chan struct{}, 1),
 	}
 }
@@ -154,6 +157,9 @@ func (c *clock) bounds(now time.Duration) (low, high time.Duration, ok bool) {
 
 // now is the database's time and how much it may be wrong by. known tells whether leases may be granted by it.
 func (c *clock) now() (_ time.Time, wrong time.Duration, known bool) {
+	if c.fixed != nil {
+		return c.fixed(), 0, true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.checkWall()
@@ -167,6 +173,9 @@ func (c *clock) now() (_ time.Time, wrong time.Duration, known bool) {
 
 // wait waits until the clock is known. The error matches job.ErrUnavailable, and the context's.
 func (c *clock) wait(ctx context.Context) error {
+	if c.fixed != nil {
+		return nil
+	}
 	for {
 		c.mu.Lock()
 		c.checkWall()
@@ -201,9 +210,6 @@ func primaryOf(t event.TopologyDescription) string {
 
 // time is the database's time, as nearly as it is known. Leases may be granted by it only when it is known.
 func (s *Store) time() (now time.Time, known bool) {
-	if s.opts.Now != nil {
-		return s.opts.Now(), true
-	}
 	now, _, known = s.clock.now()
 	return now, known
 }
@@ -229,6 +235,9 @@ func (s *Store) grantTime(ctx context.Context) (time.Time, error) {
 // told is work as its holder and others are told of it: what a clock that was ahead has set will be measured anew, so nobody
 // may count on more than that leaves.
 func (s *Store) told(w job.Work) job.Work {
+	if w.Due.IsZero() {
+		return w // as most is, and the clock has a lock
+	}
 	w, _ = w.Anchor(s.allowance(), s.now())
 	return w
 }
@@ -238,9 +247,6 @@ var errNoClock = errors.New("the database's clock is not known")
 
 // latest is the latest that the database's time may be: what is told of the time that a lease has left.
 func (s *Store) latest() time.Time {
-	if s.opts.Now != nil {
-		return s.opts.Now()
-	}
 	now, wrong, _ := s.clock.now()
 	return now.Add(wrong)
 }
@@ -248,9 +254,6 @@ func (s *Store) latest() time.Time {
 // lapsed is the time up to which a lease must have been due to be taken over: earlier than now by what our clock may be
 // wrong by, and by what other members' clocks may be apart from the one that was measured.
 func (s *Store) lapsed() time.Time {
-	if s.opts.Now != nil {
-		return s.opts.Now().Add(-s.opts.MaxClockSkew)
-	}
 	now, wrong, _ := s.clock.now()
 	return now.Add(-wrong - s.opts.MaxClockSkew)
 }
@@ -265,20 +268,12 @@ func (s *Store) free(w *job.Work) bool {
 
 // allowance is how much further ahead than granted a due time may lie when all clocks are as assumed.
 func (s *Store) allowance() time.Duration {
-	if s.opts.Now != nil {
-		return s.opts.MaxClockSkew
-	}
 	_, wrong, _ := s.clock.now()
 	return 2*wrong + s.opts.MaxClockSkew
 }
 
 // timed waits until leases may be granted.
-func (s *Store) timed(ctx context.Context) error {
-	if s.opts.Now != nil {
-		return nil
-	}
-	return s.clock.wait(ctx)
-}
+func (s *Store) timed(ctx context.Context) error { return s.clock.wait(ctx) }
 
 // ClockOffset is how far the database's clock is ahead of this machine's, as measured last.
 func (s *Store) ClockOffset() time.Duration {

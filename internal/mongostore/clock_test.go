@@ -20,7 +20,7 @@ type lab struct {
 }
 
 func newLab() *lab {
-	l := &lab{clock: newClock()}
+	l := &lab{clock: newClock(nil)}
 	l.clock.mono = func() time.Duration { return l.mono }
 	l.clock.wall = func() time.Time { return l.start.Add(l.wall) }
 	return l

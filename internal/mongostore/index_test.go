@@ -474,21 +474,8 @@ func TestCopyHinted(t *testing.T) {
 
 // answerUpserts takes upserts, or refuses them for their hints.
 func answerUpserts(command bson.Raw, refuse bool) bson.D {
-	updates, _ := command.Lookup("updates").Array().Values()
-	upserted, refused := bson.A{}, bson.A{}
-	for i, u := range updates {
-		if _, err := u.Document().LookupErr("hint"); err == nil && refuse {
-			refused = append(refused, bson.D{{Key: "index", Value: int32(i)}, {Key: "code", Value: int32(2)}, {Key: "errmsg", Value: "bad hint"}})
-		} else {
-			upserted = append(upserted, bson.D{{Key: "index", Value: int32(i)}, {Key: "_id", Value: bson.NewObjectID()}})
-		}
-	}
-	reply := bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(len(upserted))}, {Key: "nModified", Value: int32(0)}}
-	if len(upserted) > 0 {
-		reply = append(reply, bson.E{Key: "upserted", Value: upserted})
-	}
-	if len(refused) > 0 {
-		reply = append(reply, bson.E{Key: "writeErrors", Value: refused})
-	}
-	return reply
+	return upsertReply(command, 2, func(item bson.Raw) bool {
+		_, err := item.LookupErr("hint")
+		return err == nil && refuse
+	})
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -78,7 +76,7 @@ var errChanged = errors.New("the work was changed meanwhile")
 // swap puts r's work into the state next, provided that it is still as read.
 func (s *Store) swap(ctx context.Context, r *stored, next *job.Work) *failure {
 	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, r.unchanged(), workChange(&r.Work, next), options.UpdateOne())
+	result, err := s.coll.UpdateOne(tracked, r.unchanged(), workChange(&r.Work, next))
 	if err != nil {
 		f := writeFailed(err, sent)
 		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", r.JobID, "error", s.explain(f))

@@ -87,7 +87,7 @@ func Open(opts Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		opts: opts, log: opts.Logger, clock: newClock(), strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","),
+		opts: opts, log: opts.Logger, clock: newClock(opts.Now), strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","),
 		tls: co.TLSConfig != nil, direct: co.Direct != nil && *co.Direct,
 		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
 		missRate: rate.NewLimiter(maxMisses, maxMisses),
