@@ -20,7 +20,7 @@ import (
 func takeOver(t *testing.T, s *service, w *client.Work) job.Claimed {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	if err := s.store.Release(ctx, w.Job.GetJobId(), w.Lease.GetToken(), job.Release{}); err != nil {
+	if err := job.GiveBack(ctx, s.store, w.Job.GetJobId(), w.Lease.GetToken(), job.Release{}); err != nil {
 		t.Fatal(err)
 	}
 	claimed, err := s.store.Claim(ctx, job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Hour})

@@ -100,17 +100,17 @@ func (f *foreign) Claim(_ context.Context, req job.ClaimRequest) ([]job.Claimed,
 	return claimed, f.err
 }
 
-func (f *foreign) Renew(context.Context, string, string, time.Duration) (job.Lease, error) {
-	return job.Lease{Token: strings.Repeat("x", f.text), Expires: time.Now()}, f.err
-}
-
-func (f *foreign) Complete(context.Context, string, string, string) error { return f.err }
-
-func (f *foreign) Release(_ context.Context, _, _ string, r job.Release) error {
+func (f *foreign) ChangeLeases(_ context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.released = append(f.released, r)
-	return f.err
+	out := make([]job.LeaseOutcome, len(changes))
+	for i, c := range changes {
+		if c.Kind == job.Releasing {
+			f.released = append(f.released, c.Release)
+		}
+		out[i] = job.LeaseOutcome{Lease: job.Lease{Token: strings.Repeat("x", f.text), Expires: time.Now()}, Err: f.err}
+	}
+	return out
 }
 
 func (f *foreign) Check(context.Context) error { return nil }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -234,4 +235,25 @@ func serverFault(c codes.Code) bool {
 
 func reasonName(r joboncev1.ErrorReason) string {
 	return strings.TrimPrefix(r.String(), "ERROR_REASON_")
+}
+
+// logFaults logs the first fault among the items of a batch that is ours: the call itself succeeds, so nobody else would.
+func logFaults(ctx context.Context, log *slog.Logger, errs []error) {
+	var first *problem
+	faults := 0
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		if p := explain(ctx, err, ""); p.ours() {
+			if first == nil {
+				first = p
+			}
+			faults++
+		}
+	}
+	if first != nil {
+		log.LogAttrs(ctx, max(levelOf(first.code), slog.LevelWarn), "items of a batch failed", slog.Int("failed", faults),
+			slog.Int("of", len(errs)), slog.String("reason", reasonName(first.reason)), slog.Any("cause", first.cause))
+	}
 }

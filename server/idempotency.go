@@ -66,13 +66,15 @@ func (s *idempotencyService) BatchRecordDeliveries(ctx context.Context, req *job
 	}
 	if len(valid) > 0 {
 		outcomes := s.jobs.Record(ctx, valid)
+		errs := make([]error, len(outcomes))
 		for i := range outcomes {
 			if outcomes[i].Err == nil {
 				outcomes[i].Err = tooLong(&outcomes[i].Record)
 			}
+			errs[i] = outcomes[i].Err
 			results[at[i]] = s.itemResult(ctx, &outcomes[i], valid[i].RequestID)
 		}
-		s.logFaults(ctx, outcomes)
+		logFaults(ctx, s.log, errs)
 	}
 	resp := &joboncev1.BatchRecordDeliveriesResponse{Results: results}
 	fit(resp)
@@ -187,27 +189,5 @@ func (s *idempotencyService) observed(p *problem) *problem {
 func itemError(p *problem) *joboncev1.BatchRecordDeliveriesResponse_Result {
 	return &joboncev1.BatchRecordDeliveriesResponse_Result{
 		Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Error{Error: p.item()},
-	}
-}
-
-// logFaults logs the first fault among the items of a batch that is ours: the call itself succeeds, so nobody else
-// would.
-func (s *idempotencyService) logFaults(ctx context.Context, outcomes []job.Outcome) {
-	var first *problem
-	faults := 0
-	for i := range outcomes {
-		if outcomes[i].Err == nil {
-			continue
-		}
-		if p := explain(ctx, outcomes[i].Err, ""); p.ours() {
-			if first == nil {
-				first = p
-			}
-			faults++
-		}
-	}
-	if first != nil {
-		s.log.LogAttrs(ctx, max(levelOf(first.code), slog.LevelWarn), "items of a batch failed", slog.Int("failed", faults),
-			slog.Int("of", len(outcomes)), slog.String("reason", reasonName(first.reason)), slog.Any("cause", first.cause))
 	}
 }

@@ -74,8 +74,14 @@ func observeWork(o Observer) grpc.UnaryServerInterceptor {
 			return resp, err
 		}
 		jobs, p := 1, (*problem)(nil)
-		if claimed, ok := resp.(*joboncev1.ClaimWorkResponse); ok {
-			jobs = len(claimed.GetJobs())
+		switch resp := resp.(type) {
+		case *joboncev1.ClaimWorkResponse:
+			jobs = len(resp.GetJobs())
+		case *joboncev1.BatchChangeLeasesResponse:
+			if batch, ok := req.(*joboncev1.BatchChangeLeasesRequest); ok && err == nil {
+				observeChanges(o, batch, resp)
+				return resp, nil
+			}
 		}
 		switch {
 		case errors.As(err, &p):
@@ -84,6 +90,26 @@ func observeWork(o Observer) grpc.UnaryServerInterceptor {
 			o.Work(method, jobs, "")
 		}
 		return resp, err
+	}
+}
+
+// observeChanges tells the observer of each change of a batch, as of a call of its own.
+func observeChanges(o Observer, req *joboncev1.BatchChangeLeasesRequest, resp *joboncev1.BatchChangeLeasesResponse) {
+	for i, result := range resp.GetResults() {
+		method := "BatchChangeLeases" // of no kind
+		switch req.GetChanges()[i].GetChange().(type) {
+		case *joboncev1.LeaseChange_Renew:
+			method = "RenewLease"
+		case *joboncev1.LeaseChange_Complete:
+			method = "CompleteWork"
+		case *joboncev1.LeaseChange_Release:
+			method = "ReleaseWork"
+		}
+		if e := result.GetError(); e != nil {
+			o.Work(method, 0, reasonName(e.GetReason()))
+		} else {
+			o.Work(method, 1, "")
+		}
 	}
 }
 

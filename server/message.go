@@ -108,6 +108,7 @@ var listLimits = map[protoreflect.FullName]struct {
 	limit int
 }{
 	"jobonce.v1.BatchRecordDeliveriesRequest": {"deliveries", maxBatchItems},
+	"jobonce.v1.BatchChangeLeasesRequest":     {"changes", maxBatchItems},
 	"jobonce.v1.ClaimWorkRequest":             {"events", job.MaxClaimEvents},
 }
 

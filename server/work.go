@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -125,7 +123,7 @@ func (s *workService) refuse(ctx context.Context, c *job.Claimed, pause time.Dur
 	release := job.Release{Delay: pause, Error: "cannot be handed out: " + why.Error()}
 	id := slog.String("job_id", clip(c.Record.JobID, job.MaxJobIDBytes))
 	s.log.LogAttrs(ctx, slog.LevelError, "work cannot be handed out", id, slog.String("reason", why.Error()))
-	if err := s.jobs.Release(ctx, c.Record.JobID, c.Lease.Token, release); err != nil {
+	if err := job.GiveBack(ctx, s.jobs, c.Record.JobID, c.Lease.Token, release); err != nil {
 		s.log.LogAttrs(ctx, slog.LevelWarn, "a claim could not be given back; its lease lapses", id, slog.Any("cause", err))
 	}
 }
@@ -180,85 +178,4 @@ func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.Cla
 		r.RequestID = job.NewToken()
 	}
 	return r, nil
-}
-
-// RenewLease lets a lease run anew.
-func (s *workService) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.RenewLeaseResponse, error) {
-	if err := checkLease(req); err != nil {
-		return nil, fail(ctx, err, "")
-	}
-	d, err := leaseDuration(req.GetLeaseDuration())
-	if err != nil {
-		return nil, fail(ctx, err, "")
-	}
-	lease, err := s.jobs.Renew(ctx, req.GetJobId(), req.GetLeaseToken(), d)
-	if err != nil {
-		return nil, fail(ctx, err, "")
-	}
-	return &joboncev1.RenewLeaseResponse{Lease: toLease(&lease)}, nil
-}
-
-// CompleteWork ends the work.
-func (s *workService) CompleteWork(ctx context.Context, req *joboncev1.CompleteWorkRequest) (*joboncev1.CompleteWorkResponse, error) {
-	err := checkLease(req)
-	if err == nil {
-		err = job.CheckText("result", req.GetResult(), job.MaxResultBytes)
-	}
-	if err == nil {
-		err = s.jobs.Complete(ctx, req.GetJobId(), req.GetLeaseToken(), req.GetResult())
-	}
-	if err != nil {
-		return nil, fail(ctx, err, "")
-	}
-	return &joboncev1.CompleteWorkResponse{}, nil
-}
-
-// ReleaseWork gives the work back or up.
-func (s *workService) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequest) (*joboncev1.ReleaseWorkResponse, error) {
-	r := job.Release{Error: req.GetError(), Dead: req.GetDead(), Delay: req.GetRetryDelay().AsDuration()}
-	err := checkLease(req)
-	if err == nil {
-		err = job.CheckText("error", r.Error, job.MaxErrorBytes)
-	}
-	if err == nil && req.GetRetryDelay() != nil {
-		switch {
-		case r.Dead:
-			err = &job.InvalidError{Field: "retry_delay", Problem: "goes with dead unset only"}
-		case req.GetRetryDelay().CheckValid() != nil || r.Delay < 0 || r.Delay > job.MaxRetryDelay:
-			err = &job.InvalidError{Field: "retry_delay", Problem: fmt.Sprintf("must be 0 to %v", job.MaxRetryDelay)}
-		}
-	}
-	if err == nil {
-		err = s.jobs.Release(ctx, req.GetJobId(), req.GetLeaseToken(), r)
-	}
-	if err != nil {
-		return nil, fail(ctx, err, "")
-	}
-	if !r.Dead && r.Delay == 0 {
-		s.bell.ringAny()
-	}
-	return &joboncev1.ReleaseWorkResponse{}, nil
-}
-
-// checkLease checks what names a lease.
-func checkLease(req interface {
-	GetJobId() string
-	GetLeaseToken() string
-}) error {
-	if err := job.CheckJobID(req.GetJobId()); err != nil {
-		return err
-	}
-	return job.CheckToken(req.GetLeaseToken())
-}
-
-// leaseDuration checks how long a lease is to run.
-func leaseDuration(d *durationpb.Duration) (time.Duration, error) {
-	lease, err := toDuration("lease_duration", d)
-	if err == nil {
-		err = job.CheckLease(lease)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return *lease, nil
 }

@@ -116,12 +116,14 @@ type refusing struct {
 	calls atomic.Int64
 }
 
-func (s *refusing) Release(ctx context.Context, jobID, token string, r job.Release) error {
-	err := s.Store.Release(ctx, jobID, token, r)
-	if err == nil && s.calls.Add(1)%2 == 0 {
-		return job.ErrUnavailable
+func (s *refusing) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
+	out := s.Store.ChangeLeases(ctx, changes)
+	for i := range out {
+		if changes[i].Kind == job.Releasing && out[i].Err == nil && s.calls.Add(1)%2 == 0 {
+			out[i].Err = job.ErrUnavailable
+		}
 	}
-	return err
+	return out
 }
 
 // withholding keeps some jobs from those who claim work.

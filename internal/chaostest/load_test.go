@@ -149,7 +149,7 @@ func (l *load) work(remote *remote, rng *rand.Rand, jobID string, o job.Outcome)
 	if o.Lease == nil || rng.IntN(2) == 0 {
 		return
 	}
-	err := remote.Complete(l.ctx, jobID, o.Lease.Token, "done")
+	err := job.Complete(l.ctx, remote, jobID, o.Lease.Token, "done")
 	if err != nil && !errors.Is(err, job.ErrOutcomeUnknown) && !errors.Is(err, job.ErrUnavailable) && !errors.Is(err, job.ErrLeaseLost) {
 		l.find(finding{badError, fmt.Sprintf("%s: %v", jobID, err)})
 	}

@@ -166,8 +166,23 @@ func (r *remote) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed
 	return claimed, err
 }
 
-// Renew implements [job.Store].
-func (r *remote) Renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
+// ChangeLeases implements [job.Store].
+func (r *remote) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
+	out := make([]job.LeaseOutcome, len(changes))
+	for i, c := range changes {
+		switch o := &out[i]; c.Kind {
+		case job.Renewal:
+			o.Lease, o.Err = r.renew(ctx, c.JobID, c.Token, c.Duration)
+		case job.Completion:
+			o.Err = r.complete(ctx, c.JobID, c.Token, c.Result)
+		case job.Releasing:
+			o.Err = r.release(ctx, c.JobID, c.Token, c.Release)
+		}
+	}
+	return out
+}
+
+func (r *remote) renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
 	l, err := r.client.RenewLease(ctx, &joboncev1.RenewLeaseRequest{JobId: jobID, LeaseToken: token, LeaseDuration: durationpb.New(d)})
@@ -182,8 +197,7 @@ func (r *remote) Renew(ctx context.Context, jobID, token string, d time.Duration
 	return lease, nil
 }
 
-// Complete implements [job.Store].
-func (r *remote) Complete(ctx context.Context, jobID, token, result string) error {
+func (r *remote) complete(ctx context.Context, jobID, token, result string) error {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
 	r.ledger.giveUp(jobID, token)
@@ -192,12 +206,11 @@ func (r *remote) Complete(ctx context.Context, jobID, token, result string) erro
 	return err
 }
 
-// Release implements [job.Store].
-func (r *remote) Release(ctx context.Context, jobID, token string, rel job.Release) error {
+func (r *remote) release(ctx context.Context, jobID, token string, rel job.Release) error {
 	ctx, cancel := r.within(ctx)
 	defer cancel()
 	r.ledger.giveUp(jobID, token)
-	req := &joboncev1.ReleaseWorkRequest{JobId: jobID, LeaseToken: token, Error: rel.Error, Dead: rel.Dead}
+	req := &joboncev1.ReleaseWorkRequest{JobId: jobID, LeaseToken: token, Error: rel.Error, Dead: rel.Dead, NotStarted: rel.NotStarted}
 	if rel.Delay > 0 {
 		req.RetryDelay = durationpb.New(rel.Delay)
 	}

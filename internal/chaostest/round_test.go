@@ -206,7 +206,7 @@ func (r *round) drain() error {
 		group.SetLimit(16)
 		for _, c := range claimed {
 			group.Go(func() error {
-				if err := r.quiet.Complete(r.ctx, c.Record.JobID, c.Lease.Token, ""); err != nil {
+				if err := job.Complete(r.ctx, r.quiet, c.Record.JobID, c.Lease.Token, ""); err != nil {
 					return fmt.Errorf("completing %s: %w", c.Record.JobID, err)
 				}
 				return nil

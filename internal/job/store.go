@@ -69,16 +69,12 @@ type Worker interface {
 	// is no error.
 	Unclaim(ctx context.Context, claims []Claimed) error
 
-	// Renew lets a lease run anew from now, and never makes it shorter. ErrLeaseLost when the token certainly does not hold it, ErrNotFound when there
-	// is certainly no such job, otherwise the errors of Record; so for Complete and Release. Each of them repeated with the
-	// token that did it succeeds and changes nothing.
-	Renew(ctx context.Context, jobID, token string, d time.Duration) (Lease, error)
-
-	// Complete ends the work and keeps its result.
-	Complete(ctx context.Context, jobID, token, result string) error
-
-	// Release gives the work back, or up.
-	Release(ctx context.Context, jobID, token string, r Release) error
+	// ChangeLeases makes the changes that holders of leases ask for, each under its own token. It returns one outcome per
+	// change, in their order, and all that were made are durable when it returns. One that fails spoils no other. Among
+	// changes with one token the earliest is made first. An outcome's error matches ErrLeaseLost when the token certainly
+	// does not hold the lease, ErrNotFound when there is certainly no such job, and is otherwise as for Record. A change
+	// repeated with the token that made it succeeds and changes nothing.
+	ChangeLeases(ctx context.Context, changes []LeaseChange) []LeaseOutcome
 }
 
 // Watch is told by a store of work that has died, and of leases that were granted after others on the work had lapsed, once

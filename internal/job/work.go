@@ -8,20 +8,6 @@ import (
 // noAttemptsLeft is the error of work that nobody gave a reason for.
 const noAttemptsLeft = "every attempt was used up"
 
-// Lease is the right to do the work of a job.
-type Lease struct {
-	Token      string
-	Generation int64
-	Expires    time.Time
-	// Remaining is the time to Expires when the answer was made, by the store's clock.
-	Remaining time.Duration
-}
-
-// Lease is the lease that the work is under, as of now.
-func (w *Work) Lease(now time.Time) Lease {
-	return Lease{Token: w.Token, Generation: w.Generation, Expires: w.Due, Remaining: max(0, w.Due.Sub(now))}
-}
-
 // NewToken makes a lease's token.
 func NewToken() string { return rand.Text() }
 
@@ -132,13 +118,6 @@ func (w Work) Complete(token, result string) (Work, error) {
 	return w.settled(), nil
 }
 
-// Release says how work goes on that was not done.
-type Release struct {
-	Delay time.Duration
-	Error string
-	Dead  bool
-}
-
 // Release gives the work back, or up. Repeated with the same token it changes nothing. ErrLeaseLost otherwise.
 func (w Work) Release(token string, r Release, now time.Time) (Work, error) {
 	switch {
@@ -146,6 +125,13 @@ func (w Work) Release(token string, r Release, now time.Time) (Work, error) {
 		return w, nil
 	case !w.Holds(token):
 		return w, ErrLeaseLost
+	}
+	if r.NotStarted {
+		w.Lapses = 0
+		w.Attempts--
+		w = w.settled()
+		w.State = StateQueued
+		return w.dueIn(0, now), nil
 	}
 	w.Error, w.Lapses = r.Error, 0
 	w = w.settled()

@@ -138,7 +138,10 @@ func TestRelease(t *testing.T) {
 		"later": {job.Release{Delay: time.Minute}, ended(job.StateQueued, func(w *job.Work) {
 			w.Due, w.Granted, w.Error, w.Lapses = job.Millis(later), time.Minute, "", 0
 		})},
-		"given up":   {job.Release{Dead: true, Error: "why"}, ended(job.StateDead, func(w *job.Work) { w.Error, w.Lapses = "why", 0 })},
+		"given up": {job.Release{Dead: true, Error: "why"}, ended(job.StateDead, func(w *job.Work) { w.Error, w.Lapses = "why", 0 })},
+		"not begun": {job.Release{NotStarted: true}, ended(job.StateQueued, func(w *job.Work) {
+			w.Due, w.Attempts, w.Lapses = job.Millis(noon), w.Attempts-1, 0
+		})},
 		"no grounds": {job.Release{Dead: true}, ended(job.StateDead, func(w *job.Work) { w.Error, w.Lapses = "", 0 })},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +150,7 @@ func TestRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantWork(t, got, c.want)
-			for _, r := range []job.Release{c.r, {Delay: time.Hour, Error: "another"}, {Dead: true}} {
+			for _, r := range []job.Release{c.r, {Delay: time.Hour, Error: "another"}, {Dead: true}, {NotStarted: true}} {
 				again, err := got.Release("t", r, later)
 				if err != nil {
 					t.Errorf("repeated: %v", err)

@@ -39,7 +39,7 @@ func TestLeasesWaitForTheClock(t *testing.T) {
 	}
 	_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute})
 	wantUnavailable(t, err)
-	_, err = s.Renew(ctx, "j", "t", time.Minute)
+	_, err = job.Renew(ctx, s, "j", "t", time.Minute)
 	wantUnavailable(t, err)
 	for _, command := range f.commands("update") {
 		for _, item := range items(command) {

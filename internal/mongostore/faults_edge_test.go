@@ -220,7 +220,7 @@ func TestNoServer(t *testing.T) {
 	}
 	for name, call := range map[string]func(context.Context) error{
 		"record":   func(ctx context.Context) error { return b.store.Record(ctx, []job.Delivery{d})[0].Err },
-		"complete": func(ctx context.Context) error { return b.store.Complete(ctx, "leased", lease.Token, "") },
+		"complete": func(ctx context.Context) error { return job.Complete(ctx, b.store, "leased", lease.Token, "") },
 		"claim": func(ctx context.Context) error {
 			_, err := b.store.Claim(ctx, job.ClaimRequest{RequestID: "r", Max: 1, Lease: time.Minute})
 			return err
@@ -256,7 +256,7 @@ func TestNotAllowed(t *testing.T) {
 	lease := *b.must(newDelivery(t, "leased", "r", job.ModeLeased)).Lease
 	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", Do: wireproxy.Fail(13, "Unauthorized")})
 	refusedForGood(t, b.store.Record(within(t), []job.Delivery{newDelivery(t, "j", "r", job.ModeUntracked)})[0])
-	refusedForGood(t, job.Outcome{Err: b.store.Complete(within(t), "leased", lease.Token, "")})
+	refusedForGood(t, job.Outcome{Err: job.Complete(within(t), b.store, "leased", lease.Token, "")})
 	if rule.Hits() != 2 {
 		t.Errorf("tried %d times, want 2", rule.Hits())
 	}
@@ -378,7 +378,7 @@ func TestReleasedAndTaken(t *testing.T) {
 	release := make(chan struct{})
 	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, Do: wireproxy.Hold(release)})
 	answer := make(chan error, 1)
-	go func() { answer <- b.store.Release(within(t), "j", lease.Token, job.Release{}) }()
+	go func() { answer <- job.GiveBack(within(t), b.store, "j", lease.Token, job.Release{}) }()
 	if err := look.Begun(within(t), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestReleasedAndTaken(t *testing.T) {
 	if err := <-answer; !errors.Is(err, job.ErrOutcomeUnknown) {
 		t.Errorf("got %v, want job.ErrOutcomeUnknown", err)
 	}
-	if err := b.store.Release(within(t), "j", lease.Token, job.Release{}); !errors.Is(err, job.ErrLeaseLost) {
+	if err := job.GiveBack(within(t), b.store, "j", lease.Token, job.Release{}); !errors.Is(err, job.ErrLeaseLost) {
 		t.Errorf("repeated: %v, want job.ErrLeaseLost", err)
 	}
 }

@@ -212,7 +212,7 @@ func (c *caller) work(jobID string, l job.Lease) {
 	switch c.random.IntN(6) {
 	case 0:
 		c.h.giveUp(jobID, l)
-		err = c.until(func(ctx context.Context) error { return c.store.Complete(ctx, jobID, l.Token, "done") })
+		err = c.until(func(ctx context.Context) error { return job.Complete(ctx, c.store, jobID, l.Token, "done") })
 		if err == nil {
 			c.h.mu.Lock()
 			c.h.completed[jobID] = true
@@ -220,7 +220,7 @@ func (c *caller) work(jobID string, l job.Lease) {
 		}
 	case 1, 2:
 		c.h.giveUp(jobID, l)
-		err = c.until(func(ctx context.Context) error { return c.store.Release(ctx, jobID, l.Token, job.Release{}) })
+		err = c.until(func(ctx context.Context) error { return job.GiveBack(ctx, c.store, jobID, l.Token, job.Release{}) })
 	}
 	if err != nil && !errors.Is(err, job.ErrLeaseLost) {
 		c.t.Errorf("%s: %v", jobID, err)
@@ -273,7 +273,7 @@ func (b *bench) drain(h *history) {
 			break
 		}
 		for _, c := range got {
-			if err := b.store.Complete(within(b.t), c.Record.JobID, c.Lease.Token, ""); err != nil {
+			if err := job.Complete(within(b.t), b.store, c.Record.JobID, c.Lease.Token, ""); err != nil {
 				b.t.Errorf("%s: %v", c.Record.JobID, err)
 			}
 		}

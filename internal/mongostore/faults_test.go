@@ -246,16 +246,16 @@ var operations = []operation{
 		}},
 	{name: "renew", command: "findAndModify", settles: true, want: "leased for 1h0m0s",
 		start: holding(func(ctx context.Context, b *bench, id string, l job.Lease) error {
-			_, err := b.store.Renew(ctx, id, l.Token, time.Hour)
+			_, err := job.Renew(ctx, b.store, id, l.Token, time.Hour)
 			return err
 		})},
 	{name: "complete", write: isWork, settles: true, want: "completed",
 		start: holding(func(ctx context.Context, b *bench, id string, l job.Lease) error {
-			return b.store.Complete(ctx, id, l.Token, "done")
+			return job.Complete(ctx, b.store, id, l.Token, "done")
 		})},
 	{name: "release", write: isWork, settles: true, want: "queued for 1m0s",
 		start: holding(func(ctx context.Context, b *bench, id string, l job.Lease) error {
-			return b.store.Release(ctx, id, l.Token, job.Release{Delay: time.Minute})
+			return job.GiveBack(ctx, b.store, id, l.Token, job.Release{Delay: time.Minute})
 		})},
 	{name: "unclaim", write: isWork, want: "queued after 0 attempts",
 		start: func(b *bench, id string) func(context.Context) (string, error) {

@@ -82,15 +82,15 @@ func TestNewerFields(t *testing.T) {
 		ends bool
 	}{
 		"renew": {func(id string, l job.Lease) error {
-			_, err := b.store.Renew(within(t), id, l.Token, time.Hour)
+			_, err := job.Renew(within(t), b.store, id, l.Token, time.Hour)
 			return err
 		}, false},
-		"complete": {func(id string, l job.Lease) error { return b.store.Complete(within(t), id, l.Token, "done") }, true},
+		"complete": {func(id string, l job.Lease) error { return job.Complete(within(t), b.store, id, l.Token, "done") }, true},
 		"release": {func(id string, l job.Lease) error {
-			return b.store.Release(within(t), id, l.Token, job.Release{Error: "no"})
+			return job.GiveBack(within(t), b.store, id, l.Token, job.Release{Error: "no"})
 		}, true},
 		"give up": {func(id string, l job.Lease) error {
-			return b.store.Release(within(t), id, l.Token, job.Release{Dead: true})
+			return job.GiveBack(within(t), b.store, id, l.Token, job.Release{Dead: true})
 		}, true},
 		"reclaim": {func(id string, l job.Lease) error {
 			b.clock.Advance(2 * time.Minute)
@@ -165,7 +165,7 @@ func TestOddWork(t *testing.T) {
 		}
 		for _, c := range claimed {
 			got = append(got, c.Record.JobID)
-			if err := b.store.Complete(within(t), c.Record.JobID, c.Lease.Token, "done"); err != nil {
+			if err := job.Complete(within(t), b.store, c.Record.JobID, c.Lease.Token, "done"); err != nil {
 				t.Errorf("%s: %v", c.Record.JobID, err)
 			}
 		}

@@ -13,8 +13,20 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// Renew implements [job.Store].
-func (s *Store) Renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
+// ChangeLeases implements [job.Store].
+func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
+	out := make([]job.LeaseOutcome, len(changes))
+	for i, c := range changes {
+		if c.Kind == job.Renewal {
+			out[i].Lease, out[i].Err = s.renew(ctx, c.JobID, c.Token, c.Duration)
+		} else {
+			out[i].Err = s.end(ctx, c.JobID, c.Token, func(w job.Work) (job.Work, error) { return w.Change(c, s.now()) })
+		}
+	}
+	return out
+}
+
+func (s *Store) renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
 	c := &leaseChange{jobID: jobID, token: token}
 	due := time.Time{}
 	c.write = func(ctx context.Context) (*job.Work, *failure) {
@@ -66,16 +78,6 @@ func (s *Store) writeRenewal(ctx context.Context, jobID, token string, due time.
 	return &r.Work, nil
 }
 
-// Complete implements [job.Store].
-func (s *Store) Complete(ctx context.Context, jobID, token, result string) error {
-	return s.end(ctx, jobID, token, func(w job.Work) (job.Work, error) { return w.Complete(token, result) })
-}
-
-// Release implements [job.Store].
-func (s *Store) Release(ctx context.Context, jobID, token string, r job.Release) error {
-	return s.end(ctx, jobID, token, func(w job.Work) (job.Work, error) { return w.Release(token, r, s.now()) })
-}
-
 // end ends a lease. The work that the token has ended already is left as it is by the change.
 func (s *Store) end(ctx context.Context, jobID, token string, change func(job.Work) (job.Work, error)) error {
 	c := &leaseChange{jobID: jobID, token: token}
@@ -95,8 +97,14 @@ func (s *Store) writeEnd(ctx context.Context, jobID, token string, change func(j
 	if err != nil {
 		return nil, nil // an empty token holds nothing
 	}
+	attempts := next.Attempts - held.Attempts
+	next.Attempts = held.Attempts
+	update := workChange(&held, &next)
+	if attempts != 0 {
+		update = append(update, bson.E{Key: "$inc", Value: bson.D{{Key: inWork(workAttempts), Value: attempts}}})
+	}
 	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, heldWith(jobID, token), workChange(&held, &next))
+	result, err := s.coll.UpdateOne(tracked, heldWith(jobID, token), update)
 	if err != nil {
 		f := writeFailed(err, sent)
 		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", jobID, "error", s.explain(f))

@@ -36,7 +36,7 @@ func TestDueTooFar(t *testing.T) {
 	b.clock.Advance(59 * time.Second)
 	wants("alive", job.InProgress)
 	wants("gone", job.InProgress)
-	if _, err := b.store.Renew(within(t), "alive", lease.Token, time.Minute); err != nil {
+	if _, err := job.Renew(within(t), b.store, "alive", lease.Token, time.Minute); err != nil {
 		t.Errorf("its holder cannot renew it: %v", err)
 	}
 	b.clock.Advance(2 * time.Second)
@@ -83,11 +83,11 @@ func TestRenewLandsLater(t *testing.T) {
 		_ = rule.Begun(ctx, 1)
 		cancel()
 	}()
-	if _, err := b.store.Renew(ctx, "j", o.Lease.Token, time.Minute); !errors.Is(err, job.ErrOutcomeUnknown) {
+	if _, err := job.Renew(ctx, b.store, "j", o.Lease.Token, time.Minute); !errors.Is(err, job.ErrOutcomeUnknown) {
 		t.Fatalf("given up: %v", err)
 	}
 	b.clock.Advance(20 * time.Second)
-	told, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Minute)
+	told, err := job.Renew(within(t), b.store, "j", o.Lease.Token, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestRenewUnderAnchor(t *testing.T) {
 	if err := rule.Begun(within(t), 1); err != nil {
 		t.Fatal(err)
 	}
-	told, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Hour)
+	told, err := job.Renew(within(t), b.store, "j", o.Lease.Token, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestToldDue(t *testing.T) {
 	if other := b.must(newDelivery(t, "j", "another", job.ModeLeased)); !other.Record.Work.Due.Equal(minute) {
 		t.Errorf("another is told %v, want %v", other.Record.Work.Due, minute)
 	}
-	l, err := b.store.Renew(within(t), "j", o.Lease.Token, 2*time.Minute)
+	l, err := job.Renew(within(t), b.store, "j", o.Lease.Token, 2*time.Minute)
 	if err != nil || !l.Expires.Equal(minute.Add(time.Minute)) {
 		t.Errorf("renewed: %+v, %v", l, err)
 	}
@@ -167,7 +167,7 @@ func TestRenewWithoutGranted(t *testing.T) {
 	if _, err := b.direct.UpdateOne(t.Context(), bson.D{{Key: "job_id", Value: "j"}}, bson.D{{Key: "$unset", Value: bson.D{{Key: "work.granted", Value: ""}}}}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := b.store.Renew(within(t), "j", o.Lease.Token, time.Minute)
+	l, err := job.Renew(within(t), b.store, "j", o.Lease.Token, time.Minute)
 	if err != nil || !l.Expires.Equal(o.Lease.Expires) {
 		t.Errorf("renewed: %+v, %v; want until %v", l, err, o.Lease.Expires)
 	}

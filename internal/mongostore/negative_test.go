@@ -77,10 +77,13 @@ func TestNegativeAnswers(t *testing.T) {
 	failed := failure(50, "MaxTimeMSExpired", "out of time")
 	d := startDeposed(t)
 	ops := map[string]func(context.Context) error{
-		"get":      func(ctx context.Context) error { _, err := d.store.Get(ctx, "j", true); return err },
-		"renew":    func(ctx context.Context) error { _, err := d.store.Renew(ctx, "j", "mine", time.Minute); return err },
-		"complete": func(ctx context.Context) error { return d.store.Complete(ctx, "j", "mine", "") },
-		"release":  func(ctx context.Context) error { return d.store.Release(ctx, "j", "mine", job.Release{}) },
+		"get": func(ctx context.Context) error { _, err := d.store.Get(ctx, "j", true); return err },
+		"renew": func(ctx context.Context) error {
+			_, err := job.Renew(ctx, d.store, "j", "mine", time.Minute)
+			return err
+		},
+		"complete": func(ctx context.Context) error { return job.Complete(ctx, d.store, "j", "mine", "") },
+		"release":  func(ctx context.Context) error { return job.GiveBack(ctx, d.store, "j", "mine", job.Release{}) },
 	}
 	for _, c := range []struct {
 		name     string

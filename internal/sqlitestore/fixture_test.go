@@ -65,11 +65,11 @@ func lives(t *testing.T, s job.Store, clock *testenv.Clock, name string) {
 		}
 		grant("running", large)
 		id, held := grant("completed", bytes)
-		must(s.Complete(t.Context(), id, held.Token, "the result"))
+		must(job.Complete(t.Context(), s, id, held.Token, "the result"))
 		id, held = grant("given up", small)
-		must(s.Release(t.Context(), id, held.Token, job.Release{Error: "hopeless", Dead: true}))
+		must(job.GiveBack(t.Context(), s, id, held.Token, job.Release{Error: "hopeless", Dead: true}))
 		id, held = grant("given back", large)
-		must(s.Release(t.Context(), id, held.Token, job.Release{Error: "not now", Delay: delay}))
+		must(job.GiveBack(t.Context(), s, id, held.Token, job.Release{Error: "not now", Delay: delay}))
 	}
 	deliver("queued", job.ModeQueued, large, "a")
 }

@@ -150,7 +150,7 @@ func TestLedgerFinds(t *testing.T) {
 					t.Fatal(o.Err)
 				}
 				if o.Lease != nil {
-					if err := s.Complete(t.Context(), id, o.Lease.Token, resultOf(id)); err != nil {
+					if err := job.Complete(t.Context(), s, id, o.Lease.Token, resultOf(id)); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -49,7 +49,7 @@ func TestServedFileIsGone(t *testing.T) {
 					_, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: "r", Max: 1, Lease: time.Minute})
 					return err
 				},
-				"complete": func(s *sqlitestore.Store) error { return s.Complete(t.Context(), "absent", "token", "") },
+				"complete": func(s *sqlitestore.Store) error { return job.Complete(t.Context(), s, "absent", "token", "") },
 				"get":      func(s *sqlitestore.Store) error { _, err := s.Get(t.Context(), "absent", true); return err },
 				"upkeep":   func(s *sqlitestore.Store) error { s.Tend(1); return s.Check(t.Context()) },
 			} {

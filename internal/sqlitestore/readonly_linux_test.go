@@ -138,10 +138,10 @@ func TestBrokenStoreRefuses(t *testing.T) {
 	}
 	_, get := s.Get(t.Context(), "j", false)
 	_, claim := s.Claim(t.Context(), job.ClaimRequest{RequestID: "r", Max: 1})
-	_, renew := s.Renew(t.Context(), "j", "token", 0)
+	_, renew := job.Renew(t.Context(), s, "j", "token", 0)
 	for call, err := range map[string]error{
 		"record": s.Record(t.Context(), []job.Delivery{d})[0].Err, "get": get, "claim": claim, "renew": renew,
-		"complete": s.Complete(t.Context(), "j", "token", ""), "release": s.Release(t.Context(), "j", "token", job.Release{}),
+		"complete": job.Complete(t.Context(), s, "j", "token", ""), "release": job.GiveBack(t.Context(), s, "j", "token", job.Release{}),
 		"check": s.Check(t.Context()),
 	} {
 		if !errors.Is(err, job.ErrUnavailable) || errors.Is(err, job.ErrOutcomeUnknown) {

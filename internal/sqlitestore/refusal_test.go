@@ -77,10 +77,10 @@ func TestRefusalIsOfOneJob(t *testing.T) {
 			}
 			wantUnusable(t, "record", s.Record(t.Context(), []job.Delivery{bad})[0].Err)
 			if c.stored {
-				_, err := s.Renew(t.Context(), "bad", first.Lease.Token, time.Hour)
+				_, err := job.Renew(t.Context(), s, "bad", first.Lease.Token, time.Hour)
 				wantUnusable(t, "renew", err)
-				wantUnusable(t, "complete", s.Complete(t.Context(), "bad", first.Lease.Token, ""))
-				wantUnusable(t, "release", s.Release(t.Context(), "bad", first.Lease.Token, job.Release{}))
+				wantUnusable(t, "complete", job.Complete(t.Context(), s, "bad", first.Lease.Token, ""))
+				wantUnusable(t, "release", job.GiveBack(t.Context(), s, "bad", first.Lease.Token, job.Release{}))
 			}
 			for id, want := range map[string]int64{"a": 2, "b": 1} {
 				if r, err := s.Get(t.Context(), id, true); err != nil || r.Deliveries != want || !strings.HasPrefix(r.Body.Data, "body of "+id) {

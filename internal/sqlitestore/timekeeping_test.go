@@ -127,7 +127,7 @@ func TestClockIsSetUnderALease(t *testing.T) {
 func TestClockIsSetForward(t *testing.T) {
 	m := newMachine(t)
 	lease := m.Record(t.Context(), []job.Delivery{delivery(t, "delayed", "e", false)})[0].Lease
-	if err := m.Release(t.Context(), "delayed", lease.Token, job.Release{Delay: time.Minute}); err != nil {
+	if err := job.GiveBack(t.Context(), m, "delayed", lease.Token, job.Release{Delay: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	m.claims(t, "held")
@@ -262,7 +262,7 @@ func TestToldNoMoreThanGranted(t *testing.T) {
 		t.Fatal(o.Err)
 	}
 	execSQL(t, sqlitestore.File(m.dir), "UPDATE jobs SET work_due = work_due + 3600000") // as when the start could not write
-	told, err := m.Renew(t.Context(), "j", o.Lease.Token, time.Minute)
+	told, err := job.Renew(t.Context(), m, "j", o.Lease.Token, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,7 +216,7 @@ func TestUnknownStateStays(t *testing.T) {
 				o.Err != nil && !errors.Is(o.Err, job.ErrRecordUnusable) {
 				t.Errorf("delivered again: %+v, %v", o.Verdict, o.Err)
 			}
-			_ = s.Complete(t.Context(), "a", "token", "")
+			_ = job.Complete(t.Context(), s, "a", "token", "")
 			want := int64(3)
 			if strings.HasSuffix(spoiled, "work_due = NULL") {
 				want = 0 // never due

@@ -42,7 +42,7 @@ func fill(t *testing.T, s job.Store, jobs int) {
 				t.Fatal(o.Err)
 			}
 			if o.Lease != nil && i%5 == 0 {
-				if err := s.Complete(t.Context(), in.JobID, o.Lease.Token, "done"); err != nil {
+				if err := job.Complete(t.Context(), s, in.JobID, o.Lease.Token, "done"); err != nil {
 					t.Fatal(err)
 				}
 			}

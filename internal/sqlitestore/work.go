@@ -112,33 +112,32 @@ func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
 	})
 }
 
-// Renew implements [job.Store].
-func (s *Store) Renew(ctx context.Context, jobID, token string, d time.Duration) (lease job.Lease, err error) {
-	err = s.update(ctx, func(now time.Time) error {
-		return s.changeWork(jobID, func(w job.Work) (job.Work, error) {
-			w, err := w.Renew(token, d, now)
-			lease = s.told(&w, now)
-			return w, err
-		})
+// ChangeLeases implements [job.Store]. All changes are in one transaction.
+func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
+	out := make([]job.LeaseOutcome, len(changes))
+	err := s.update(ctx, func(now time.Time) error {
+		for i, c := range changes {
+			out[i] = job.LeaseOutcome{}
+			err := s.changeWork(c.JobID, func(w job.Work) (job.Work, error) {
+				w, err := w.Change(c, now)
+				if c.Kind == job.Renewal && err == nil {
+					out[i].Lease = s.told(&w, now)
+				}
+				return w, err
+			})
+			if err != nil && !answer(err) {
+				return err
+			}
+			out[i].Err = err
+		}
+		return nil
 	})
 	if err != nil {
-		return job.Lease{}, err
+		for i := range out {
+			out[i] = job.LeaseOutcome{Err: err}
+		}
 	}
-	return lease, nil
-}
-
-// Complete implements [job.Store].
-func (s *Store) Complete(ctx context.Context, jobID, token, result string) error {
-	return s.update(ctx, func(time.Time) error {
-		return s.changeWork(jobID, func(w job.Work) (job.Work, error) { return w.Complete(token, result) })
-	})
-}
-
-// Release implements [job.Store].
-func (s *Store) Release(ctx context.Context, jobID, token string, r job.Release) error {
-	return s.update(ctx, func(now time.Time) error {
-		return s.changeWork(jobID, func(w job.Work) (job.Work, error) { return w.Release(token, r, now) })
-	})
+	return out
 }
 
 // changeWork changes the work of one job, within a transaction.

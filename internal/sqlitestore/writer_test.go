@@ -205,7 +205,7 @@ func (w *writerRun) complete(s *sqlitestore.Store) {
 	i := w.random.IntN(len(w.leased))
 	id := w.leased[i]
 	fmt.Println("try complete " + id)
-	err := s.Complete(context.Background(), id, w.tokens[id], resultOf(id))
+	err := job.Complete(context.Background(), s, id, w.tokens[id], resultOf(id))
 	fmt.Println(answerName(err) + " complete " + id)
 	if err == nil {
 		w.leased = append(w.leased[:i], w.leased[i+1:]...)

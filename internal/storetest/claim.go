@@ -37,7 +37,7 @@ func queuedLife(t *testing.T, e Env) {
 	if len(again) != 1 || again[0].Lease.Token != got[0].Lease.Token || again[0].Record.Body != got[0].Record.Body {
 		t.Errorf("the same request got %+v", again)
 	}
-	if err := e.Store.Complete(t.Context(), "j", got[0].Lease.Token, ""); err != nil {
+	if err := job.Complete(t.Context(), e.Store, "j", got[0].Lease.Token, ""); err != nil {
 		t.Fatal(err)
 	}
 	if again := claim(t, e.Store, "c1", 5); len(again) != 0 {
@@ -136,11 +136,11 @@ func toldOnce(t *testing.T, e Env) {
 	given := *record(t, e.Store, leased("given up", "")).Lease
 	kept := *record(t, e.Store, leased("kept", "")).Lease
 	for range 2 {
-		if err := e.Store.Release(t.Context(), "given up", given.Token, job.Release{Dead: true}); err != nil {
+		if err := job.GiveBack(t.Context(), e.Store, "given up", given.Token, job.Release{Dead: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := e.Store.Complete(t.Context(), "kept", kept.Token, ""); err != nil {
+	if err := job.Complete(t.Context(), e.Store, "kept", kept.Token, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantTold(t, e, "given up: dead after 0 lapses")
@@ -148,14 +148,14 @@ func toldOnce(t *testing.T, e Env) {
 	e.Clock.Advance(2 * lease)
 	again := record(t, e.Store, leased("lapsed", "r2"))
 	record(t, e.Store, leased("lapsed", "r2")) // the same call
-	if _, err := e.Store.Renew(t.Context(), "lapsed", again.Lease.Token, lease); err != nil {
+	if _, err := job.Renew(t.Context(), e.Store, "lapsed", again.Lease.Token, lease); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Store.Complete(t.Context(), "lapsed", lapsed.Token, ""); !errors.Is(err, job.ErrLeaseLost) {
+	if err := job.Complete(t.Context(), e.Store, "lapsed", lapsed.Token, ""); !errors.Is(err, job.ErrLeaseLost) {
 		t.Errorf("%v, want ErrLeaseLost", err)
 	}
 	wantTold(t, e, "lapsed: leased after 1 lapses")
-	if err := e.Store.Release(t.Context(), "lapsed", again.Lease.Token, job.Release{}); err != nil {
+	if err := job.GiveBack(t.Context(), e.Store, "lapsed", again.Lease.Token, job.Release{}); err != nil {
 		t.Fatal(err)
 	}
 	e.Clock.Advance(time.Millisecond)
@@ -178,7 +178,7 @@ func unclaimedWorkIsFree(t *testing.T, e Env) {
 	if len(got) != 3 {
 		t.Fatalf("claimed %d", len(got))
 	}
-	if err := e.Store.Complete(t.Context(), got[2].Record.JobID, got[2].Lease.Token, ""); err != nil {
+	if err := job.Complete(t.Context(), e.Store, got[2].Record.JobID, got[2].Lease.Token, ""); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // repeated, it changes nothing
@@ -197,7 +197,7 @@ func unclaimedWorkIsFree(t *testing.T, e Env) {
 			t.Errorf("after it was given back: %+v, %+v", c.Record.Work, c.Lease)
 		}
 		lost(t, "Complete what was given back", func() error {
-			return e.Store.Complete(t.Context(), c.Record.JobID, before.Lease.Token, "")
+			return job.Complete(t.Context(), e.Store, c.Record.JobID, before.Lease.Token, "")
 		})
 	}
 }
@@ -216,7 +216,7 @@ func toldLeasesStay(t *testing.T, e Env) {
 		}
 		wantState(t, e.Store, "j", job.StateLeased, 1)
 	}
-	if _, err := e.Store.Renew(t.Context(), "j", second[0].Lease.Token, lease); err != nil {
+	if _, err := job.Renew(t.Context(), e.Store, "j", second[0].Lease.Token, lease); err != nil {
 		t.Errorf("the lease that the second call was told of: %v", err)
 	}
 }

@@ -42,15 +42,15 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 		}
 		return refAnswer{lease: leaseOf(&claimed[0].Lease), withBody: claimed[0].Record.Body.Data != ""}, nil
 	case refRenew:
-		l, err := d.store.Renew(ctx, jobID, op.token, lease)
+		l, err := job.Renew(ctx, d.store, jobID, op.token, lease)
 		if err != nil {
 			return failed(err)
 		}
 		return refAnswer{lease: leaseOf(&l)}, nil
 	case refComplete:
-		return failed(d.store.Complete(ctx, jobID, op.token, op.result))
+		return failed(job.Complete(ctx, d.store, jobID, op.token, op.result))
 	case refRelease:
-		return failed(d.store.Release(ctx, jobID, op.token, job.Release{Delay: op.delay, Error: op.reason, Dead: op.dead}))
+		return failed(job.GiveBack(ctx, d.store, jobID, op.token, job.Release{Delay: op.delay, Error: op.reason, Dead: op.dead}))
 	case refUnclaim:
 		return failed(d.store.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Granted: true,
 			Lease: job.Lease{Token: op.token, Expires: time.UnixMilli(op.expires).UTC()}}}))

@@ -82,6 +82,8 @@ func Run(t *testing.T, factory Factory) {
 		{"LapsedLeaseStillHolds", lapsedLeaseStillHolds},
 		{"RepeatedOperations", repeatedOperations},
 		{"ReleasedWorkWaits", releasedWorkWaits},
+		{"NotStarted", notStarted},
+		{"ManyChanges", manyChanges},
 		{"OtherEventNeverClaims", otherEventNeverClaims},
 		{"ClaimsOldestFirst", claimsOldestFirst},
 		{"ClaimFitsTheReply", claimFitsTheReply},

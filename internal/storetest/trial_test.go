@@ -69,25 +69,14 @@ func (f *flaky) Claim(ctx context.Context, r job.ClaimRequest) (claimed []job.Cl
 	return claimed, err
 }
 
-func (f *flaky) Renew(ctx context.Context, jobID, token string, d time.Duration) (l job.Lease, err error) {
-	if failed := f.call(func() { l, err = f.Store.Renew(ctx, jobID, token, d) }); failed != nil {
-		return job.Lease{}, failed
+func (f *flaky) ChangeLeases(ctx context.Context, changes []job.LeaseChange) (out []job.LeaseOutcome) {
+	if failed := f.call(func() { out = f.Store.ChangeLeases(ctx, changes) }); failed != nil {
+		out = make([]job.LeaseOutcome, len(changes))
+		for i := range out {
+			out[i].Err = failed
+		}
 	}
-	return l, err
-}
-
-func (f *flaky) Complete(ctx context.Context, jobID, token, result string) (err error) {
-	if failed := f.call(func() { err = f.Store.Complete(ctx, jobID, token, result) }); failed != nil {
-		return failed
-	}
-	return err
-}
-
-func (f *flaky) Release(ctx context.Context, jobID, token string, r job.Release) (err error) {
-	if failed := f.call(func() { err = f.Store.Release(ctx, jobID, token, r) }); failed != nil {
-		return failed
-	}
-	return err
+	return out
 }
 
 // sometimes is one call in n.

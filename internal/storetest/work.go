@@ -87,7 +87,7 @@ func leasedLife(t *testing.T, e Env) {
 		!again.Lease.Expires.Equal(l.Expires) || again.Lease.Remaining >= l.Remaining {
 		t.Errorf("replayed lease %+v, first %+v", again.Lease, l)
 	}
-	if err := e.Store.Complete(t.Context(), "j", l.Token, "done"); err != nil {
+	if err := job.Complete(t.Context(), e.Store, "j", l.Token, "done"); err != nil {
 		t.Fatal(err)
 	}
 	for i, in := range []job.Input{leased("j", "r1"), leased("j", "r2"), queued("j", "r3"), input("j", "r4")} {
@@ -128,9 +128,9 @@ func lapsedLeaseIsReclaimed(t *testing.T, e Env) {
 	want(t, record(t, e.Store, leased("j", "r1")), job.InProgress, false, true, 8)  // the creator, too late
 
 	// The first holder is fenced.
-	lost(t, "Renew", func() error { _, err := e.Store.Renew(t.Context(), "j", first.Token, lease); return err })
-	lost(t, "Complete", func() error { return e.Store.Complete(t.Context(), "j", first.Token, "") })
-	lost(t, "Release", func() error { return e.Store.Release(t.Context(), "j", first.Token, job.Release{}) })
+	lost(t, "Renew", func() error { _, err := job.Renew(t.Context(), e.Store, "j", first.Token, lease); return err })
+	lost(t, "Complete", func() error { return job.Complete(t.Context(), e.Store, "j", first.Token, "") })
+	lost(t, "Release", func() error { return job.GiveBack(t.Context(), e.Store, "j", first.Token, job.Release{}) })
 	wantState(t, e.Store, "j", job.StateLeased, 2)
 }
 
@@ -149,16 +149,16 @@ func lapsedLeaseStillHolds(t *testing.T, e Env) {
 		switch op {
 		case "renew":
 			var renewed job.Lease
-			renewed, err = e.Store.Renew(t.Context(), op, l.Token, lease)
+			renewed, err = job.Renew(t.Context(), e.Store, op, l.Token, lease)
 			checkLease(t, renewed, e)
 			if renewed.Generation != l.Generation || renewed.Token != l.Token {
 				t.Errorf("renewed %+v to %+v", l, renewed)
 			}
 			want(t, record(t, e.Store, leased(op, "")), job.InProgress, false, false, 2)
 		case "complete":
-			err = e.Store.Complete(t.Context(), op, l.Token, "")
+			err = job.Complete(t.Context(), e.Store, op, l.Token, "")
 		case "release":
-			err = e.Store.Release(t.Context(), op, l.Token, job.Release{})
+			err = job.GiveBack(t.Context(), e.Store, op, l.Token, job.Release{})
 		}
 		if err != nil {
 			t.Errorf("%s after the lease lapsed: %v", op, err)
@@ -172,33 +172,33 @@ func repeatedOperations(t *testing.T, e Env) {
 
 	done := token("complete")
 	for _, result := range []string{"first", "second"} {
-		if err := e.Store.Complete(ctx, "complete", done, result); err != nil {
+		if err := job.Complete(ctx, e.Store, "complete", done, result); err != nil {
 			t.Errorf("Complete: %v", err)
 		}
 	}
 	if w := wantState(t, e.Store, "complete", job.StateCompleted, 1); w.Result != "first" {
 		t.Errorf("the result is %q, want the first", w.Result)
 	}
-	lost(t, "Renew a completed job", func() error { _, err := e.Store.Renew(ctx, "complete", done, lease); return err })
-	lost(t, "Release a completed job", func() error { return e.Store.Release(ctx, "complete", done, job.Release{}) })
+	lost(t, "Renew a completed job", func() error { _, err := job.Renew(ctx, e.Store, "complete", done, lease); return err })
+	lost(t, "Release a completed job", func() error { return job.GiveBack(ctx, e.Store, "complete", done, job.Release{}) })
 
 	back := token("release")
-	if err := e.Store.Release(ctx, "release", back, job.Release{Delay: time.Hour, Error: "why"}); err != nil {
+	if err := job.GiveBack(ctx, e.Store, "release", back, job.Release{Delay: time.Hour, Error: "why"}); err != nil {
 		t.Errorf("Release: %v", err)
 	}
 	due := state(t, e.Store, "release").Due
 	e.Clock.Advance(time.Minute)
-	if err := e.Store.Release(ctx, "release", back, job.Release{Error: "again"}); err != nil {
+	if err := job.GiveBack(ctx, e.Store, "release", back, job.Release{Error: "again"}); err != nil {
 		t.Errorf("Release again: %v", err)
 	}
 	if w := wantState(t, e.Store, "release", job.StateQueued, 1); w.Error != "why" || !w.Due.Equal(due) {
 		t.Errorf("the repeated release changed %+v", w)
 	}
-	lost(t, "Complete a released job", func() error { return e.Store.Complete(ctx, "release", back, "") })
+	lost(t, "Complete a released job", func() error { return job.Complete(ctx, e.Store, "release", back, "") })
 
 	dead := token("dead")
 	for range 2 {
-		if err := e.Store.Release(ctx, "dead", dead, job.Release{Dead: true, Error: "hopeless"}); err != nil {
+		if err := job.GiveBack(ctx, e.Store, "dead", dead, job.Release{Dead: true, Error: "hopeless"}); err != nil {
 			t.Errorf("Release dead: %v", err)
 		}
 	}
@@ -208,19 +208,70 @@ func repeatedOperations(t *testing.T, e Env) {
 	want(t, record(t, e.Store, leased("dead", "")), job.Dead, false, false, 2)
 
 	for _, id := range []string{"absent", ""} {
-		if err := e.Store.Complete(ctx, id, done, ""); !errors.Is(err, job.ErrNotFound) {
+		if err := job.Complete(ctx, e.Store, id, done, ""); !errors.Is(err, job.ErrNotFound) {
 			t.Errorf("Complete %q: %v", id, err)
 		}
 	}
 	record(t, e.Store, input("untracked", ""))
 	for _, tok := range []string{done, ""} {
-		lost(t, "Complete an untracked job", func() error { return e.Store.Complete(ctx, "untracked", tok, "") })
+		lost(t, "Complete an untracked job", func() error { return job.Complete(ctx, e.Store, "untracked", tok, "") })
+	}
+}
+
+func notStarted(t *testing.T, e Env) {
+	first := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
+	for range 2 { // the repetition changes nothing
+		if err := job.GiveBack(t.Context(), e.Store, "j", first.Token, job.Release{NotStarted: true}); err != nil {
+			t.Fatal(err)
+		}
+		if w := wantState(t, e.Store, "j", job.StateQueued, 0); w.Generation != first.Generation || !w.Due.Equal(job.Millis(e.Clock.Now())) {
+			t.Errorf("not started: %+v", w)
+		}
+	}
+	next := claim(t, e.Store, "c", 1)
+	if len(next) != 1 || next[0].Record.Work.Attempts != 1 || next[0].Lease.Generation <= first.Generation {
+		t.Errorf("claimed %+v after generation %d", next, first.Generation)
+	}
+	lost(t, "GiveBack", func() error {
+		return job.GiveBack(t.Context(), e.Store, "j", first.Token, job.Release{NotStarted: true})
+	})
+}
+
+// manyChanges makes changes of every kind at once: each is decided by itself, and one with the token of another before it
+// sees what that did.
+func manyChanges(t *testing.T, e Env) {
+	token := func(id string) string { return wantLease(t, record(t, e.Store, leased(id, "")), e).Token }
+	a, b, c, d := token("a"), token("b"), token("c"), token("d")
+	e.Clock.Advance(time.Second)
+	out := e.Store.ChangeLeases(t.Context(), []job.LeaseChange{
+		job.RenewLease("a", a, 2*lease), job.CompleteWork("b", b, "done"), job.ReleaseWork("c", c, job.Release{NotStarted: true}),
+		job.CompleteWork("d", a, "not its token"), job.CompleteWork("absent", a, ""), job.CompleteWork("a", a, "after its renewal"),
+		job.RenewLease("b", b, lease), job.CompleteWork("b", b, "again"), job.ReleaseWork("d", d, job.Release{Dead: true, Error: "why"}),
+	})
+	for i, want := range []error{nil, nil, nil, job.ErrLeaseLost, job.ErrNotFound, nil, job.ErrLeaseLost, nil, nil} {
+		if !errors.Is(out[i].Err, want) {
+			t.Errorf("change %d: %v, want %v", i, out[i].Err, want)
+		}
+	}
+	if l := out[0].Lease; l.Token != a || l.Remaining <= lease || l.Remaining > 2*lease {
+		t.Errorf("renewed to %+v", l)
+	}
+	for id, want := range map[string]job.WorkState{"a": job.StateCompleted, "b": job.StateCompleted, "c": job.StateQueued, "d": job.StateDead} {
+		if w := state(t, e.Store, id); w.State != want {
+			t.Errorf("%s is %v, want %v", id, w.State, want)
+		}
+	}
+	if w := state(t, e.Store, "b"); w.Result != "done" {
+		t.Errorf("b has the result %q", w.Result)
+	}
+	if out := e.Store.ChangeLeases(t.Context(), nil); len(out) != 0 {
+		t.Errorf("no changes have %d outcomes", len(out))
 	}
 }
 
 func releasedWorkWaits(t *testing.T, e Env) {
 	l := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
-	if err := e.Store.Release(t.Context(), "j", l.Token, job.Release{Delay: time.Hour}); err != nil {
+	if err := job.GiveBack(t.Context(), e.Store, "j", l.Token, job.Release{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	want(t, record(t, e.Store, leased("j", "r2")), job.Pending, false, false, 2)
@@ -274,17 +325,17 @@ func grantedAndLapses(t *testing.T, e Env) {
 	o := record(t, e.Store, leased("j", "r2"))
 	want(t, o, job.Reclaimed, true, false, 2)
 	wantKept("reclaimed", lease, 1)
-	if _, err := e.Store.Renew(t.Context(), "j", o.Lease.Token, 2*lease); err != nil {
+	if _, err := job.Renew(t.Context(), e.Store, "j", o.Lease.Token, 2*lease); err != nil {
 		t.Fatal(err)
 	}
 	wantKept("renewed", 2*lease, 1)
-	if err := e.Store.Release(t.Context(), "j", o.Lease.Token, job.Release{Delay: time.Hour}); err != nil {
+	if err := job.GiveBack(t.Context(), e.Store, "j", o.Lease.Token, job.Release{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	wantKept("released", time.Hour, 0)
 	e.Clock.Advance(time.Hour)
 	c := claim(t, e.Store, "c2", 1)
-	if err := e.Store.Complete(t.Context(), "j", c[0].Lease.Token, ""); err != nil {
+	if err := job.Complete(t.Context(), e.Store, "j", c[0].Lease.Token, ""); err != nil {
 		t.Fatal(err)
 	}
 	wantKept("completed", 0, 0)

@@ -427,97 +427,6 @@ func (x *BatchRecordDeliveriesResponse) GetResults() []*BatchRecordDeliveriesRes
 	return nil
 }
 
-// ItemError is the error of one item of a batch: enough to rebuild the status that a single call would have failed with.
-type ItemError struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The gRPC status code, as a number (google.rpc.Code).
-	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	// The reason.
-	Reason ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=jobonce.v1.ErrorReason" json:"reason,omitempty"`
-	// A message for people. At most 1 KiB.
-	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The field at fault, as named in a single request. Empty when it is none's.
-	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
-	// How long to wait before a retry. Absent when the reason says nothing of a retry.
-	RetryDelay *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
-	// With OUTCOME_UNKNOWN: the `request_id` to retry with.
-	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ItemError) Reset() {
-	*x = ItemError{}
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ItemError) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ItemError) ProtoMessage() {}
-
-func (x *ItemError) ProtoReflect() protoreflect.Message {
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ItemError.ProtoReflect.Descriptor instead.
-func (*ItemError) Descriptor() ([]byte, []int) {
-	return file_jobonce_v1_idempotency_service_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *ItemError) GetCode() int32 {
-	if x != nil {
-		return x.Code
-	}
-	return 0
-}
-
-func (x *ItemError) GetReason() ErrorReason {
-	if x != nil {
-		return x.Reason
-	}
-	return ErrorReason_ERROR_REASON_UNSPECIFIED
-}
-
-func (x *ItemError) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-func (x *ItemError) GetField() string {
-	if x != nil {
-		return x.Field
-	}
-	return ""
-}
-
-func (x *ItemError) GetRetryDelay() *durationpb.Duration {
-	if x != nil {
-		return x.RetryDelay
-	}
-	return nil
-}
-
-func (x *ItemError) GetRequestId() string {
-	if x != nil {
-		return x.RequestId
-	}
-	return ""
-}
-
 // GetJobRequest names a job.
 type GetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -531,7 +440,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[5]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +452,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[5]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +465,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_jobonce_v1_idempotency_service_proto_rawDescGZIP(), []int{5}
+	return file_jobonce_v1_idempotency_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetJobRequest) GetJobId() string {
@@ -584,7 +493,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[6]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +505,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[6]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +518,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_jobonce_v1_idempotency_service_proto_rawDescGZIP(), []int{6}
+	return file_jobonce_v1_idempotency_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetJobResponse) GetJob() *Job {
@@ -635,7 +544,7 @@ type BatchRecordDeliveriesResponse_Result struct {
 
 func (x *BatchRecordDeliveriesResponse_Result) Reset() {
 	*x = BatchRecordDeliveriesResponse_Result{}
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[7]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +556,7 @@ func (x *BatchRecordDeliveriesResponse_Result) String() string {
 func (*BatchRecordDeliveriesResponse_Result) ProtoMessage() {}
 
 func (x *BatchRecordDeliveriesResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[7]
+	mi := &file_jobonce_v1_idempotency_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,16 +661,7 @@ const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\x06Result\x12@\n" +
 	"\bresponse\x18\x01 \x01(\v2\".jobonce.v1.RecordDeliveryResponseH\x00R\bresponse\x12-\n" +
 	"\x05error\x18\x02 \x01(\v2\x15.jobonce.v1.ItemErrorH\x00R\x05errorB\t\n" +
-	"\aoutcome\"\xdb\x01\n" +
-	"\tItemError\x12\x12\n" +
-	"\x04code\x18\x01 \x01(\x05R\x04code\x12/\n" +
-	"\x06reason\x18\x02 \x01(\x0e2\x17.jobonce.v1.ErrorReasonR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\x12:\n" +
-	"\vretry_delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryDelay\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x06 \x01(\tR\trequestId\"O\n" +
+	"\aoutcome\"O\n" +
 	"\rGetJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12'\n" +
 	"\x04view\x18\x02 \x01(\x0e2\x13.jobonce.v1.JobViewR\x04view\"3\n" +
@@ -785,53 +685,50 @@ func file_jobonce_v1_idempotency_service_proto_rawDescGZIP() []byte {
 	return file_jobonce_v1_idempotency_service_proto_rawDescData
 }
 
-var file_jobonce_v1_idempotency_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_jobonce_v1_idempotency_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_jobonce_v1_idempotency_service_proto_goTypes = []any{
 	(*RecordDeliveryRequest)(nil),                // 0: jobonce.v1.RecordDeliveryRequest
 	(*RecordDeliveryResponse)(nil),               // 1: jobonce.v1.RecordDeliveryResponse
 	(*BatchRecordDeliveriesRequest)(nil),         // 2: jobonce.v1.BatchRecordDeliveriesRequest
 	(*BatchRecordDeliveriesResponse)(nil),        // 3: jobonce.v1.BatchRecordDeliveriesResponse
-	(*ItemError)(nil),                            // 4: jobonce.v1.ItemError
-	(*GetJobRequest)(nil),                        // 5: jobonce.v1.GetJobRequest
-	(*GetJobResponse)(nil),                       // 6: jobonce.v1.GetJobResponse
-	(*BatchRecordDeliveriesResponse_Result)(nil), // 7: jobonce.v1.BatchRecordDeliveriesResponse.Result
-	(WorkMode)(0),                                // 8: jobonce.v1.WorkMode
-	(*durationpb.Duration)(nil),                  // 9: google.protobuf.Duration
-	(Disposition)(0),                             // 10: jobonce.v1.Disposition
-	(*Lease)(nil),                                // 11: jobonce.v1.Lease
-	(*timestamppb.Timestamp)(nil),                // 12: google.protobuf.Timestamp
-	(*Conflict)(nil),                             // 13: jobonce.v1.Conflict
-	(*Job)(nil),                                  // 14: jobonce.v1.Job
-	(ErrorReason)(0),                             // 15: jobonce.v1.ErrorReason
-	(JobView)(0),                                 // 16: jobonce.v1.JobView
+	(*GetJobRequest)(nil),                        // 4: jobonce.v1.GetJobRequest
+	(*GetJobResponse)(nil),                       // 5: jobonce.v1.GetJobResponse
+	(*BatchRecordDeliveriesResponse_Result)(nil), // 6: jobonce.v1.BatchRecordDeliveriesResponse.Result
+	(WorkMode)(0),                                // 7: jobonce.v1.WorkMode
+	(*durationpb.Duration)(nil),                  // 8: google.protobuf.Duration
+	(Disposition)(0),                             // 9: jobonce.v1.Disposition
+	(*Lease)(nil),                                // 10: jobonce.v1.Lease
+	(*timestamppb.Timestamp)(nil),                // 11: google.protobuf.Timestamp
+	(*Conflict)(nil),                             // 12: jobonce.v1.Conflict
+	(*Job)(nil),                                  // 13: jobonce.v1.Job
+	(JobView)(0),                                 // 14: jobonce.v1.JobView
+	(*ItemError)(nil),                            // 15: jobonce.v1.ItemError
 }
 var file_jobonce_v1_idempotency_service_proto_depIdxs = []int32{
-	8,  // 0: jobonce.v1.RecordDeliveryRequest.work_mode:type_name -> jobonce.v1.WorkMode
-	9,  // 1: jobonce.v1.RecordDeliveryRequest.lease_duration:type_name -> google.protobuf.Duration
-	10, // 2: jobonce.v1.RecordDeliveryResponse.disposition:type_name -> jobonce.v1.Disposition
-	11, // 3: jobonce.v1.RecordDeliveryResponse.lease:type_name -> jobonce.v1.Lease
-	12, // 4: jobonce.v1.RecordDeliveryResponse.holder_expire_time:type_name -> google.protobuf.Timestamp
-	13, // 5: jobonce.v1.RecordDeliveryResponse.conflict:type_name -> jobonce.v1.Conflict
-	14, // 6: jobonce.v1.RecordDeliveryResponse.job:type_name -> jobonce.v1.Job
+	7,  // 0: jobonce.v1.RecordDeliveryRequest.work_mode:type_name -> jobonce.v1.WorkMode
+	8,  // 1: jobonce.v1.RecordDeliveryRequest.lease_duration:type_name -> google.protobuf.Duration
+	9,  // 2: jobonce.v1.RecordDeliveryResponse.disposition:type_name -> jobonce.v1.Disposition
+	10, // 3: jobonce.v1.RecordDeliveryResponse.lease:type_name -> jobonce.v1.Lease
+	11, // 4: jobonce.v1.RecordDeliveryResponse.holder_expire_time:type_name -> google.protobuf.Timestamp
+	12, // 5: jobonce.v1.RecordDeliveryResponse.conflict:type_name -> jobonce.v1.Conflict
+	13, // 6: jobonce.v1.RecordDeliveryResponse.job:type_name -> jobonce.v1.Job
 	0,  // 7: jobonce.v1.BatchRecordDeliveriesRequest.deliveries:type_name -> jobonce.v1.RecordDeliveryRequest
-	7,  // 8: jobonce.v1.BatchRecordDeliveriesResponse.results:type_name -> jobonce.v1.BatchRecordDeliveriesResponse.Result
-	15, // 9: jobonce.v1.ItemError.reason:type_name -> jobonce.v1.ErrorReason
-	9,  // 10: jobonce.v1.ItemError.retry_delay:type_name -> google.protobuf.Duration
-	16, // 11: jobonce.v1.GetJobRequest.view:type_name -> jobonce.v1.JobView
-	14, // 12: jobonce.v1.GetJobResponse.job:type_name -> jobonce.v1.Job
-	1,  // 13: jobonce.v1.BatchRecordDeliveriesResponse.Result.response:type_name -> jobonce.v1.RecordDeliveryResponse
-	4,  // 14: jobonce.v1.BatchRecordDeliveriesResponse.Result.error:type_name -> jobonce.v1.ItemError
-	0,  // 15: jobonce.v1.IdempotencyService.RecordDelivery:input_type -> jobonce.v1.RecordDeliveryRequest
-	2,  // 16: jobonce.v1.IdempotencyService.BatchRecordDeliveries:input_type -> jobonce.v1.BatchRecordDeliveriesRequest
-	5,  // 17: jobonce.v1.IdempotencyService.GetJob:input_type -> jobonce.v1.GetJobRequest
-	1,  // 18: jobonce.v1.IdempotencyService.RecordDelivery:output_type -> jobonce.v1.RecordDeliveryResponse
-	3,  // 19: jobonce.v1.IdempotencyService.BatchRecordDeliveries:output_type -> jobonce.v1.BatchRecordDeliveriesResponse
-	6,  // 20: jobonce.v1.IdempotencyService.GetJob:output_type -> jobonce.v1.GetJobResponse
-	18, // [18:21] is the sub-list for method output_type
-	15, // [15:18] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	6,  // 8: jobonce.v1.BatchRecordDeliveriesResponse.results:type_name -> jobonce.v1.BatchRecordDeliveriesResponse.Result
+	14, // 9: jobonce.v1.GetJobRequest.view:type_name -> jobonce.v1.JobView
+	13, // 10: jobonce.v1.GetJobResponse.job:type_name -> jobonce.v1.Job
+	1,  // 11: jobonce.v1.BatchRecordDeliveriesResponse.Result.response:type_name -> jobonce.v1.RecordDeliveryResponse
+	15, // 12: jobonce.v1.BatchRecordDeliveriesResponse.Result.error:type_name -> jobonce.v1.ItemError
+	0,  // 13: jobonce.v1.IdempotencyService.RecordDelivery:input_type -> jobonce.v1.RecordDeliveryRequest
+	2,  // 14: jobonce.v1.IdempotencyService.BatchRecordDeliveries:input_type -> jobonce.v1.BatchRecordDeliveriesRequest
+	4,  // 15: jobonce.v1.IdempotencyService.GetJob:input_type -> jobonce.v1.GetJobRequest
+	1,  // 16: jobonce.v1.IdempotencyService.RecordDelivery:output_type -> jobonce.v1.RecordDeliveryResponse
+	3,  // 17: jobonce.v1.IdempotencyService.BatchRecordDeliveries:output_type -> jobonce.v1.BatchRecordDeliveriesResponse
+	5,  // 18: jobonce.v1.IdempotencyService.GetJob:output_type -> jobonce.v1.GetJobResponse
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_jobonce_v1_idempotency_service_proto_init() }
@@ -844,7 +741,7 @@ func file_jobonce_v1_idempotency_service_proto_init() {
 		(*RecordDeliveryRequest_Payload)(nil),
 		(*RecordDeliveryRequest_PayloadBytes)(nil),
 	}
-	file_jobonce_v1_idempotency_service_proto_msgTypes[7].OneofWrappers = []any{
+	file_jobonce_v1_idempotency_service_proto_msgTypes[6].OneofWrappers = []any{
 		(*BatchRecordDeliveriesResponse_Result_Response)(nil),
 		(*BatchRecordDeliveriesResponse_Result_Error)(nil),
 	}
@@ -854,7 +751,7 @@ func file_jobonce_v1_idempotency_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_jobonce_v1_idempotency_service_proto_rawDesc), len(file_jobonce_v1_idempotency_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

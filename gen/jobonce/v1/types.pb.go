@@ -895,6 +895,97 @@ func (x *Conflict) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// ItemError is the error of one item of a batch: enough to rebuild the status that a single call would have failed with.
+type ItemError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The gRPC status code, as a number (google.rpc.Code).
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// The reason.
+	Reason ErrorReason `protobuf:"varint,2,opt,name=reason,proto3,enum=jobonce.v1.ErrorReason" json:"reason,omitempty"`
+	// A message for people. At most 1 KiB.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// The field at fault, as named in a single request. Empty when it is none's.
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// How long to wait before a retry. Absent when the reason says nothing of a retry.
+	RetryDelay *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
+	// With OUTCOME_UNKNOWN of a delivery: the `request_id` to retry with.
+	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemError) Reset() {
+	*x = ItemError{}
+	mi := &file_jobonce_v1_types_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemError) ProtoMessage() {}
+
+func (x *ItemError) ProtoReflect() protoreflect.Message {
+	mi := &file_jobonce_v1_types_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemError.ProtoReflect.Descriptor instead.
+func (*ItemError) Descriptor() ([]byte, []int) {
+	return file_jobonce_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ItemError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *ItemError) GetReason() ErrorReason {
+	if x != nil {
+		return x.Reason
+	}
+	return ErrorReason_ERROR_REASON_UNSPECIFIED
+}
+
+func (x *ItemError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ItemError) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *ItemError) GetRetryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RetryDelay
+	}
+	return nil
+}
+
+func (x *ItemError) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 var File_jobonce_v1_types_proto protoreflect.FileDescriptor
 
 const file_jobonce_v1_types_proto_rawDesc = "" +
@@ -944,7 +1035,16 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\rstored_status\x18\x03 \x01(\tR\fstoredStatus\x12'\n" +
 	"\x0fdelivered_event\x18\x04 \x01(\tR\x0edeliveredEvent\x12)\n" +
 	"\x10delivered_status\x18\x05 \x01(\tR\x0fdeliveredStatus\x12.\n" +
-	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time*j\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xdb\x01\n" +
+	"\tItemError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12/\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x17.jobonce.v1.ErrorReasonR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\x12:\n" +
+	"\vretry_delay\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryDelay\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId*j\n" +
 	"\bWorkMode\x12\x19\n" +
 	"\x15WORK_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13WORK_MODE_UNTRACKED\x10\x01\x12\x14\n" +
@@ -1008,7 +1108,7 @@ func file_jobonce_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_jobonce_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_jobonce_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_jobonce_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_jobonce_v1_types_proto_goTypes = []any{
 	(WorkMode)(0),                 // 0: jobonce.v1.WorkMode
 	(Disposition)(0),              // 1: jobonce.v1.Disposition
@@ -1020,27 +1120,30 @@ var file_jobonce_v1_types_proto_goTypes = []any{
 	(*Work)(nil),                  // 7: jobonce.v1.Work
 	(*Lease)(nil),                 // 8: jobonce.v1.Lease
 	(*Conflict)(nil),              // 9: jobonce.v1.Conflict
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*ItemError)(nil),             // 10: jobonce.v1.ItemError
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 }
 var file_jobonce_v1_types_proto_depIdxs = []int32{
-	10, // 0: jobonce.v1.Job.payload_dropped_time:type_name -> google.protobuf.Timestamp
-	10, // 1: jobonce.v1.Job.first_seen_time:type_name -> google.protobuf.Timestamp
-	10, // 2: jobonce.v1.Job.last_seen_time:type_name -> google.protobuf.Timestamp
+	11, // 0: jobonce.v1.Job.payload_dropped_time:type_name -> google.protobuf.Timestamp
+	11, // 1: jobonce.v1.Job.first_seen_time:type_name -> google.protobuf.Timestamp
+	11, // 2: jobonce.v1.Job.last_seen_time:type_name -> google.protobuf.Timestamp
 	9,  // 3: jobonce.v1.Job.last_conflict:type_name -> jobonce.v1.Conflict
 	7,  // 4: jobonce.v1.Job.work:type_name -> jobonce.v1.Work
 	3,  // 5: jobonce.v1.Work.state:type_name -> jobonce.v1.WorkState
 	0,  // 6: jobonce.v1.Work.mode:type_name -> jobonce.v1.WorkMode
-	10, // 7: jobonce.v1.Work.due_time:type_name -> google.protobuf.Timestamp
-	10, // 8: jobonce.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
-	11, // 9: jobonce.v1.Lease.remaining:type_name -> google.protobuf.Duration
+	11, // 7: jobonce.v1.Work.due_time:type_name -> google.protobuf.Timestamp
+	11, // 8: jobonce.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
+	12, // 9: jobonce.v1.Lease.remaining:type_name -> google.protobuf.Duration
 	4,  // 10: jobonce.v1.Conflict.kind:type_name -> jobonce.v1.ConflictKind
-	10, // 11: jobonce.v1.Conflict.time:type_name -> google.protobuf.Timestamp
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 11: jobonce.v1.Conflict.time:type_name -> google.protobuf.Timestamp
+	5,  // 12: jobonce.v1.ItemError.reason:type_name -> jobonce.v1.ErrorReason
+	12, // 13: jobonce.v1.ItemError.retry_delay:type_name -> google.protobuf.Duration
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_jobonce_v1_types_proto_init() }
@@ -1058,7 +1161,7 @@ func file_jobonce_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_jobonce_v1_types_proto_rawDesc), len(file_jobonce_v1_types_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

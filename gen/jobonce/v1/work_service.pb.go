@@ -441,7 +441,10 @@ type ReleaseWorkRequest struct {
 	// Why the work was not done, for people. At most 4 KiB. Optional.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// True gives the work up: the job is dead. `retry_delay` must then be absent.
-	Dead          bool `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
+	Dead bool `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
+	// True says that the work was not begun: it is due now, and the attempt is taken back. The generation stays.
+	// `retry_delay`, `error` and `dead` must then be absent.
+	NotStarted    bool `protobuf:"varint,6,opt,name=not_started,json=notStarted,proto3" json:"not_started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +514,13 @@ func (x *ReleaseWorkRequest) GetDead() bool {
 	return false
 }
 
+func (x *ReleaseWorkRequest) GetNotStarted() bool {
+	if x != nil {
+		return x.NotStarted
+	}
+	return false
+}
+
 // ReleaseWorkResponse is empty.
 type ReleaseWorkResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -548,6 +558,257 @@ func (*ReleaseWorkResponse) Descriptor() ([]byte, []int) {
 	return file_jobonce_v1_work_service_proto_rawDescGZIP(), []int{8}
 }
 
+// BatchChangeLeasesRequest is a list of changes.
+type BatchChangeLeasesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 256 changes of at most 8 MiB together. More of either fails the whole call and changes nothing. May be empty.
+	Changes       []*LeaseChange `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchChangeLeasesRequest) Reset() {
+	*x = BatchChangeLeasesRequest{}
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchChangeLeasesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchChangeLeasesRequest) ProtoMessage() {}
+
+func (x *BatchChangeLeasesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchChangeLeasesRequest.ProtoReflect.Descriptor instead.
+func (*BatchChangeLeasesRequest) Descriptor() ([]byte, []int) {
+	return file_jobonce_v1_work_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BatchChangeLeasesRequest) GetChanges() []*LeaseChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// LeaseChange is one change, as in a call of its own.
+type LeaseChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one.
+	//
+	// Types that are valid to be assigned to Change:
+	//
+	//	*LeaseChange_Renew
+	//	*LeaseChange_Complete
+	//	*LeaseChange_Release
+	Change        isLeaseChange_Change `protobuf_oneof:"change"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseChange) Reset() {
+	*x = LeaseChange{}
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseChange) ProtoMessage() {}
+
+func (x *LeaseChange) ProtoReflect() protoreflect.Message {
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseChange.ProtoReflect.Descriptor instead.
+func (*LeaseChange) Descriptor() ([]byte, []int) {
+	return file_jobonce_v1_work_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LeaseChange) GetChange() isLeaseChange_Change {
+	if x != nil {
+		return x.Change
+	}
+	return nil
+}
+
+func (x *LeaseChange) GetRenew() *RenewLeaseRequest {
+	if x != nil {
+		if x, ok := x.Change.(*LeaseChange_Renew); ok {
+			return x.Renew
+		}
+	}
+	return nil
+}
+
+func (x *LeaseChange) GetComplete() *CompleteWorkRequest {
+	if x != nil {
+		if x, ok := x.Change.(*LeaseChange_Complete); ok {
+			return x.Complete
+		}
+	}
+	return nil
+}
+
+func (x *LeaseChange) GetRelease() *ReleaseWorkRequest {
+	if x != nil {
+		if x, ok := x.Change.(*LeaseChange_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
+type isLeaseChange_Change interface {
+	isLeaseChange_Change()
+}
+
+type LeaseChange_Renew struct {
+	// As in RenewLease.
+	Renew *RenewLeaseRequest `protobuf:"bytes,1,opt,name=renew,proto3,oneof"`
+}
+
+type LeaseChange_Complete struct {
+	// As in CompleteWork.
+	Complete *CompleteWorkRequest `protobuf:"bytes,2,opt,name=complete,proto3,oneof"`
+}
+
+type LeaseChange_Release struct {
+	// As in ReleaseWork.
+	Release *ReleaseWorkRequest `protobuf:"bytes,3,opt,name=release,proto3,oneof"`
+}
+
+func (*LeaseChange_Renew) isLeaseChange_Change() {}
+
+func (*LeaseChange_Complete) isLeaseChange_Change() {}
+
+func (*LeaseChange_Release) isLeaseChange_Change() {}
+
+// BatchChangeLeasesResponse has one result for each change, in the order of the request.
+type BatchChangeLeasesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The results, in the order of the request.
+	Results       []*BatchChangeLeasesResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchChangeLeasesResponse) Reset() {
+	*x = BatchChangeLeasesResponse{}
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchChangeLeasesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchChangeLeasesResponse) ProtoMessage() {}
+
+func (x *BatchChangeLeasesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchChangeLeasesResponse.ProtoReflect.Descriptor instead.
+func (*BatchChangeLeasesResponse) Descriptor() ([]byte, []int) {
+	return file_jobonce_v1_work_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BatchChangeLeasesResponse) GetResults() []*BatchChangeLeasesResponse_Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// Result is what became of one change.
+type BatchChangeLeasesResponse_Result struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lease of a renewal that was made.
+	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Why the change was not made. Absent when it was.
+	Error         *ItemError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchChangeLeasesResponse_Result) Reset() {
+	*x = BatchChangeLeasesResponse_Result{}
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchChangeLeasesResponse_Result) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchChangeLeasesResponse_Result) ProtoMessage() {}
+
+func (x *BatchChangeLeasesResponse_Result) ProtoReflect() protoreflect.Message {
+	mi := &file_jobonce_v1_work_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchChangeLeasesResponse_Result.ProtoReflect.Descriptor instead.
+func (*BatchChangeLeasesResponse_Result) Descriptor() ([]byte, []int) {
+	return file_jobonce_v1_work_service_proto_rawDescGZIP(), []int{11, 0}
+}
+
+func (x *BatchChangeLeasesResponse_Result) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+func (x *BatchChangeLeasesResponse_Result) GetError() *ItemError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 var File_jobonce_v1_work_service_proto protoreflect.FileDescriptor
 
 const file_jobonce_v1_work_service_proto_rawDesc = "" +
@@ -580,7 +841,7 @@ const file_jobonce_v1_work_service_proto_rawDesc = "" +
 	"\vlease_token\x18\x02 \x01(\tR\n" +
 	"leaseToken\x12\x16\n" +
 	"\x06result\x18\x03 \x01(\tR\x06result\"\x16\n" +
-	"\x14CompleteWorkResponse\"\xb2\x01\n" +
+	"\x14CompleteWorkResponse\"\xd3\x01\n" +
 	"\x12ReleaseWorkRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1f\n" +
 	"\vlease_token\x18\x02 \x01(\tR\n" +
@@ -588,14 +849,29 @@ const file_jobonce_v1_work_service_proto_rawDesc = "" +
 	"\vretry_delay\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryDelay\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x12\n" +
-	"\x04dead\x18\x05 \x01(\bR\x04dead\"\x15\n" +
-	"\x13ReleaseWorkResponse2\xdb\x02\n" +
+	"\x04dead\x18\x05 \x01(\bR\x04dead\x12\x1f\n" +
+	"\vnot_started\x18\x06 \x01(\bR\n" +
+	"notStarted\"\x15\n" +
+	"\x13ReleaseWorkResponse\"M\n" +
+	"\x18BatchChangeLeasesRequest\x121\n" +
+	"\achanges\x18\x01 \x03(\v2\x17.jobonce.v1.LeaseChangeR\achanges\"\xc9\x01\n" +
+	"\vLeaseChange\x125\n" +
+	"\x05renew\x18\x01 \x01(\v2\x1d.jobonce.v1.RenewLeaseRequestH\x00R\x05renew\x12=\n" +
+	"\bcomplete\x18\x02 \x01(\v2\x1f.jobonce.v1.CompleteWorkRequestH\x00R\bcomplete\x12:\n" +
+	"\arelease\x18\x03 \x01(\v2\x1e.jobonce.v1.ReleaseWorkRequestH\x00R\areleaseB\b\n" +
+	"\x06change\"\xc3\x01\n" +
+	"\x19BatchChangeLeasesResponse\x12F\n" +
+	"\aresults\x18\x01 \x03(\v2,.jobonce.v1.BatchChangeLeasesResponse.ResultR\aresults\x1a^\n" +
+	"\x06Result\x12'\n" +
+	"\x05lease\x18\x01 \x01(\v2\x11.jobonce.v1.LeaseR\x05lease\x12+\n" +
+	"\x05error\x18\x02 \x01(\v2\x15.jobonce.v1.ItemErrorR\x05error2\xc2\x03\n" +
 	"\vWorkService\x12M\n" +
 	"\tClaimWork\x12\x1c.jobonce.v1.ClaimWorkRequest\x1a\x1d.jobonce.v1.ClaimWorkResponse\"\x03\x90\x02\x02\x12P\n" +
 	"\n" +
 	"RenewLease\x12\x1d.jobonce.v1.RenewLeaseRequest\x1a\x1e.jobonce.v1.RenewLeaseResponse\"\x03\x90\x02\x02\x12V\n" +
 	"\fCompleteWork\x12\x1f.jobonce.v1.CompleteWorkRequest\x1a .jobonce.v1.CompleteWorkResponse\"\x03\x90\x02\x02\x12S\n" +
-	"\vReleaseWork\x12\x1e.jobonce.v1.ReleaseWorkRequest\x1a\x1f.jobonce.v1.ReleaseWorkResponse\"\x03\x90\x02\x02B`\n" +
+	"\vReleaseWork\x12\x1e.jobonce.v1.ReleaseWorkRequest\x1a\x1f.jobonce.v1.ReleaseWorkResponse\"\x03\x90\x02\x02\x12e\n" +
+	"\x11BatchChangeLeases\x12$.jobonce.v1.BatchChangeLeasesRequest\x1a%.jobonce.v1.BatchChangeLeasesResponse\"\x03\x90\x02\x02B`\n" +
 	"\x15com.github.jobonce.v1B\x10WorkServiceProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3"
 
 var (
@@ -610,43 +886,57 @@ func file_jobonce_v1_work_service_proto_rawDescGZIP() []byte {
 	return file_jobonce_v1_work_service_proto_rawDescData
 }
 
-var file_jobonce_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_jobonce_v1_work_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_jobonce_v1_work_service_proto_goTypes = []any{
-	(*ClaimWorkRequest)(nil),     // 0: jobonce.v1.ClaimWorkRequest
-	(*ClaimWorkResponse)(nil),    // 1: jobonce.v1.ClaimWorkResponse
-	(*ClaimedJob)(nil),           // 2: jobonce.v1.ClaimedJob
-	(*RenewLeaseRequest)(nil),    // 3: jobonce.v1.RenewLeaseRequest
-	(*RenewLeaseResponse)(nil),   // 4: jobonce.v1.RenewLeaseResponse
-	(*CompleteWorkRequest)(nil),  // 5: jobonce.v1.CompleteWorkRequest
-	(*CompleteWorkResponse)(nil), // 6: jobonce.v1.CompleteWorkResponse
-	(*ReleaseWorkRequest)(nil),   // 7: jobonce.v1.ReleaseWorkRequest
-	(*ReleaseWorkResponse)(nil),  // 8: jobonce.v1.ReleaseWorkResponse
-	(*durationpb.Duration)(nil),  // 9: google.protobuf.Duration
-	(*Job)(nil),                  // 10: jobonce.v1.Job
-	(*Lease)(nil),                // 11: jobonce.v1.Lease
+	(*ClaimWorkRequest)(nil),                 // 0: jobonce.v1.ClaimWorkRequest
+	(*ClaimWorkResponse)(nil),                // 1: jobonce.v1.ClaimWorkResponse
+	(*ClaimedJob)(nil),                       // 2: jobonce.v1.ClaimedJob
+	(*RenewLeaseRequest)(nil),                // 3: jobonce.v1.RenewLeaseRequest
+	(*RenewLeaseResponse)(nil),               // 4: jobonce.v1.RenewLeaseResponse
+	(*CompleteWorkRequest)(nil),              // 5: jobonce.v1.CompleteWorkRequest
+	(*CompleteWorkResponse)(nil),             // 6: jobonce.v1.CompleteWorkResponse
+	(*ReleaseWorkRequest)(nil),               // 7: jobonce.v1.ReleaseWorkRequest
+	(*ReleaseWorkResponse)(nil),              // 8: jobonce.v1.ReleaseWorkResponse
+	(*BatchChangeLeasesRequest)(nil),         // 9: jobonce.v1.BatchChangeLeasesRequest
+	(*LeaseChange)(nil),                      // 10: jobonce.v1.LeaseChange
+	(*BatchChangeLeasesResponse)(nil),        // 11: jobonce.v1.BatchChangeLeasesResponse
+	(*BatchChangeLeasesResponse_Result)(nil), // 12: jobonce.v1.BatchChangeLeasesResponse.Result
+	(*durationpb.Duration)(nil),              // 13: google.protobuf.Duration
+	(*Job)(nil),                              // 14: jobonce.v1.Job
+	(*Lease)(nil),                            // 15: jobonce.v1.Lease
+	(*ItemError)(nil),                        // 16: jobonce.v1.ItemError
 }
 var file_jobonce_v1_work_service_proto_depIdxs = []int32{
-	9,  // 0: jobonce.v1.ClaimWorkRequest.lease_duration:type_name -> google.protobuf.Duration
-	9,  // 1: jobonce.v1.ClaimWorkRequest.wait:type_name -> google.protobuf.Duration
+	13, // 0: jobonce.v1.ClaimWorkRequest.lease_duration:type_name -> google.protobuf.Duration
+	13, // 1: jobonce.v1.ClaimWorkRequest.wait:type_name -> google.protobuf.Duration
 	2,  // 2: jobonce.v1.ClaimWorkResponse.jobs:type_name -> jobonce.v1.ClaimedJob
-	10, // 3: jobonce.v1.ClaimedJob.job:type_name -> jobonce.v1.Job
-	11, // 4: jobonce.v1.ClaimedJob.lease:type_name -> jobonce.v1.Lease
-	9,  // 5: jobonce.v1.RenewLeaseRequest.lease_duration:type_name -> google.protobuf.Duration
-	11, // 6: jobonce.v1.RenewLeaseResponse.lease:type_name -> jobonce.v1.Lease
-	9,  // 7: jobonce.v1.ReleaseWorkRequest.retry_delay:type_name -> google.protobuf.Duration
-	0,  // 8: jobonce.v1.WorkService.ClaimWork:input_type -> jobonce.v1.ClaimWorkRequest
-	3,  // 9: jobonce.v1.WorkService.RenewLease:input_type -> jobonce.v1.RenewLeaseRequest
-	5,  // 10: jobonce.v1.WorkService.CompleteWork:input_type -> jobonce.v1.CompleteWorkRequest
-	7,  // 11: jobonce.v1.WorkService.ReleaseWork:input_type -> jobonce.v1.ReleaseWorkRequest
-	1,  // 12: jobonce.v1.WorkService.ClaimWork:output_type -> jobonce.v1.ClaimWorkResponse
-	4,  // 13: jobonce.v1.WorkService.RenewLease:output_type -> jobonce.v1.RenewLeaseResponse
-	6,  // 14: jobonce.v1.WorkService.CompleteWork:output_type -> jobonce.v1.CompleteWorkResponse
-	8,  // 15: jobonce.v1.WorkService.ReleaseWork:output_type -> jobonce.v1.ReleaseWorkResponse
-	12, // [12:16] is the sub-list for method output_type
-	8,  // [8:12] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	14, // 3: jobonce.v1.ClaimedJob.job:type_name -> jobonce.v1.Job
+	15, // 4: jobonce.v1.ClaimedJob.lease:type_name -> jobonce.v1.Lease
+	13, // 5: jobonce.v1.RenewLeaseRequest.lease_duration:type_name -> google.protobuf.Duration
+	15, // 6: jobonce.v1.RenewLeaseResponse.lease:type_name -> jobonce.v1.Lease
+	13, // 7: jobonce.v1.ReleaseWorkRequest.retry_delay:type_name -> google.protobuf.Duration
+	10, // 8: jobonce.v1.BatchChangeLeasesRequest.changes:type_name -> jobonce.v1.LeaseChange
+	3,  // 9: jobonce.v1.LeaseChange.renew:type_name -> jobonce.v1.RenewLeaseRequest
+	5,  // 10: jobonce.v1.LeaseChange.complete:type_name -> jobonce.v1.CompleteWorkRequest
+	7,  // 11: jobonce.v1.LeaseChange.release:type_name -> jobonce.v1.ReleaseWorkRequest
+	12, // 12: jobonce.v1.BatchChangeLeasesResponse.results:type_name -> jobonce.v1.BatchChangeLeasesResponse.Result
+	15, // 13: jobonce.v1.BatchChangeLeasesResponse.Result.lease:type_name -> jobonce.v1.Lease
+	16, // 14: jobonce.v1.BatchChangeLeasesResponse.Result.error:type_name -> jobonce.v1.ItemError
+	0,  // 15: jobonce.v1.WorkService.ClaimWork:input_type -> jobonce.v1.ClaimWorkRequest
+	3,  // 16: jobonce.v1.WorkService.RenewLease:input_type -> jobonce.v1.RenewLeaseRequest
+	5,  // 17: jobonce.v1.WorkService.CompleteWork:input_type -> jobonce.v1.CompleteWorkRequest
+	7,  // 18: jobonce.v1.WorkService.ReleaseWork:input_type -> jobonce.v1.ReleaseWorkRequest
+	9,  // 19: jobonce.v1.WorkService.BatchChangeLeases:input_type -> jobonce.v1.BatchChangeLeasesRequest
+	1,  // 20: jobonce.v1.WorkService.ClaimWork:output_type -> jobonce.v1.ClaimWorkResponse
+	4,  // 21: jobonce.v1.WorkService.RenewLease:output_type -> jobonce.v1.RenewLeaseResponse
+	6,  // 22: jobonce.v1.WorkService.CompleteWork:output_type -> jobonce.v1.CompleteWorkResponse
+	8,  // 23: jobonce.v1.WorkService.ReleaseWork:output_type -> jobonce.v1.ReleaseWorkResponse
+	11, // 24: jobonce.v1.WorkService.BatchChangeLeases:output_type -> jobonce.v1.BatchChangeLeasesResponse
+	20, // [20:25] is the sub-list for method output_type
+	15, // [15:20] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_jobonce_v1_work_service_proto_init() }
@@ -655,13 +945,18 @@ func file_jobonce_v1_work_service_proto_init() {
 		return
 	}
 	file_jobonce_v1_types_proto_init()
+	file_jobonce_v1_work_service_proto_msgTypes[10].OneofWrappers = []any{
+		(*LeaseChange_Renew)(nil),
+		(*LeaseChange_Complete)(nil),
+		(*LeaseChange_Release)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_jobonce_v1_work_service_proto_rawDesc), len(file_jobonce_v1_work_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

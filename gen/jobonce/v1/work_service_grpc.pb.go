@@ -19,10 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	WorkService_ClaimWork_FullMethodName    = "/jobonce.v1.WorkService/ClaimWork"
-	WorkService_RenewLease_FullMethodName   = "/jobonce.v1.WorkService/RenewLease"
-	WorkService_CompleteWork_FullMethodName = "/jobonce.v1.WorkService/CompleteWork"
-	WorkService_ReleaseWork_FullMethodName  = "/jobonce.v1.WorkService/ReleaseWork"
+	WorkService_ClaimWork_FullMethodName         = "/jobonce.v1.WorkService/ClaimWork"
+	WorkService_RenewLease_FullMethodName        = "/jobonce.v1.WorkService/RenewLease"
+	WorkService_CompleteWork_FullMethodName      = "/jobonce.v1.WorkService/CompleteWork"
+	WorkService_ReleaseWork_FullMethodName       = "/jobonce.v1.WorkService/ReleaseWork"
+	WorkService_BatchChangeLeases_FullMethodName = "/jobonce.v1.WorkService/BatchChangeLeases"
 )
 
 // WorkServiceClient is the client API for WorkService service.
@@ -44,6 +45,10 @@ type WorkServiceClient interface {
 	CompleteWork(ctx context.Context, in *CompleteWorkRequest, opts ...grpc.CallOption) (*CompleteWorkResponse, error)
 	// ReleaseWork gives the work back undone, or gives it up. ABORTED (LEASE_LOST) when the token holds no more.
 	ReleaseWork(ctx context.Context, in *ReleaseWorkRequest, opts ...grpc.CallOption) (*ReleaseWorkResponse, error)
+	// BatchChangeLeases renews leases, completes work and releases work in one call. Each change has an outcome of its own:
+	// one that fails spoils no other, and one that takes over a second longer than others is OUTCOME_UNKNOWN, to be retried by
+	// itself. Among changes with one lease token the earliest is made first.
+	BatchChangeLeases(ctx context.Context, in *BatchChangeLeasesRequest, opts ...grpc.CallOption) (*BatchChangeLeasesResponse, error)
 }
 
 type workServiceClient struct {
@@ -94,6 +99,16 @@ func (c *workServiceClient) ReleaseWork(ctx context.Context, in *ReleaseWorkRequ
 	return out, nil
 }
 
+func (c *workServiceClient) BatchChangeLeases(ctx context.Context, in *BatchChangeLeasesRequest, opts ...grpc.CallOption) (*BatchChangeLeasesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchChangeLeasesResponse)
+	err := c.cc.Invoke(ctx, WorkService_BatchChangeLeases_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WorkServiceServer is the server API for WorkService service.
 // All implementations must embed UnimplementedWorkServiceServer
 // for forward compatibility.
@@ -113,6 +128,10 @@ type WorkServiceServer interface {
 	CompleteWork(context.Context, *CompleteWorkRequest) (*CompleteWorkResponse, error)
 	// ReleaseWork gives the work back undone, or gives it up. ABORTED (LEASE_LOST) when the token holds no more.
 	ReleaseWork(context.Context, *ReleaseWorkRequest) (*ReleaseWorkResponse, error)
+	// BatchChangeLeases renews leases, completes work and releases work in one call. Each change has an outcome of its own:
+	// one that fails spoils no other, and one that takes over a second longer than others is OUTCOME_UNKNOWN, to be retried by
+	// itself. Among changes with one lease token the earliest is made first.
+	BatchChangeLeases(context.Context, *BatchChangeLeasesRequest) (*BatchChangeLeasesResponse, error)
 	mustEmbedUnimplementedWorkServiceServer()
 }
 
@@ -134,6 +153,9 @@ func (UnimplementedWorkServiceServer) CompleteWork(context.Context, *CompleteWor
 }
 func (UnimplementedWorkServiceServer) ReleaseWork(context.Context, *ReleaseWorkRequest) (*ReleaseWorkResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseWork not implemented")
+}
+func (UnimplementedWorkServiceServer) BatchChangeLeases(context.Context, *BatchChangeLeasesRequest) (*BatchChangeLeasesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchChangeLeases not implemented")
 }
 func (UnimplementedWorkServiceServer) mustEmbedUnimplementedWorkServiceServer() {}
 func (UnimplementedWorkServiceServer) testEmbeddedByValue()                     {}
@@ -228,6 +250,24 @@ func _WorkService_ReleaseWork_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WorkService_BatchChangeLeases_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchChangeLeasesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WorkServiceServer).BatchChangeLeases(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WorkService_BatchChangeLeases_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WorkServiceServer).BatchChangeLeases(ctx, req.(*BatchChangeLeasesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WorkService_ServiceDesc is the grpc.ServiceDesc for WorkService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -250,6 +290,10 @@ var WorkService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseWork",
 			Handler:    _WorkService_ReleaseWork_Handler,
+		},
+		{
+			MethodName: "BatchChangeLeases",
+			Handler:    _WorkService_BatchChangeLeases_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
