@@ -2,7 +2,6 @@
 package examples_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -27,43 +27,29 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
-// envRole makes the test binary the service instead of a test.
-const envRole = "JOBONCE_TEST_ROLE"
-
 func TestMain(m *testing.M) {
-	if os.Getenv(envRole) == "jobonce" {
-		os.Exit(cli.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-	}
-	os.Exit(m.Run())
+	os.Exit(testenv.Main(m, testenv.Roles{
+		"jobonce": func(args []string) int { return cli.Main(args, os.Stdin, os.Stdout, os.Stderr) },
+	}))
 }
 
-// serve runs "jobonce serve" in a process of its own and returns its address.
+var listening = regexp.MustCompile(`msg=listening address=(\S+)`)
+
+// serve runs "jobonce serve" in a process of its own and returns its address once it listens, ready or not.
 func serve(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), envRole + "=jobonce"}
-	log, err := cmd.StderrPipe()
+	p, err := testenv.Program{Role: "jobonce", Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewReader(log)
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			t.Fatalf("serve does not listen: %v", err)
-		}
-		if match := regexp.MustCompile(`msg=listening address=(\S+)`).FindStringSubmatch(line); match != nil {
-			go func() { _, _ = io.Copy(io.Discard, lines) }()
+	t.Cleanup(func() { _ = p.Kill() })
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if match := listening.FindStringSubmatch(p.Log.String()); match != nil {
 			return match[1]
 		}
 	}
+	t.Fatalf("serve does not listen: %s", &p.Log)
+	return ""
 }
 
 // client is a running driver of testdata, which makes the calls that it is told to with one of the examples.

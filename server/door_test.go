@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestDoorAsks: who, may and rate are asked in this order before anything of the body is read, for calls, streams and methods
@@ -91,7 +91,7 @@ func TestDoorAsks(t *testing.T) {
 // and no more than a few lines in the log.
 func TestRefusalsLeaveNothing(t *testing.T) {
 	refusals := 10_000
-	if os.Getenv("JOBONCE_TEST_LONG") != "" {
+	if testenv.Long() {
 		refusals = 100_000
 	}
 	s := start(t, Config{MaxCalls: 1}, new(memoryJobs))

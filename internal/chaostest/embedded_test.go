@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // newEmbeddedWorld is one service on a data directory; broken names what its store does wrong, or is empty.
@@ -17,11 +17,11 @@ func newEmbeddedWorld(t *testing.T, seed uint64, broken string) *world {
 	w := newWorld(t, seed)
 	dir := t.TempDir()
 	w.file = sqlitestore.File(dir)
-	w.instances = []*instance{newInstance(t, "the service", nil, "-dir", dir, "-clock", w.clock.path, "-broken", broken)}
+	w.instances = []*testenv.Service{startService(t, nil, "-dir", dir, "-clock", w.clock.path, "-broken", broken)}
 	w.exclusive = true
 	w.faults = []fault{{"kill -9", killInstance}, {"kill -9", killInstance}, {"connections cut", cutClients}, {"connections cut", cutClients}}
 	w.final = func() []finding {
-		if err := w.instances[0].kill(); err != nil {
+		if err := w.instances[0].Kill(); err != nil {
 			return []finding{{badError, err.Error()}}
 		}
 		return verify(t.Context(), w.file)
@@ -60,7 +60,7 @@ func (d disk) strike(r *round) error {
 		return err
 	}
 	// With seccomp no other system call is slowed down.
-	err := i.start("strace", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace="+d.syscalls,
+	err := i.Start("strace", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace="+d.syscalls,
 		"-e", fmt.Sprintf("inject=%s:error=%s:when=%d+", d.syscalls, d.errno, 1+r.rng.IntN(200)))
 	if err == nil {
 		r.untilRefused(refusals)
@@ -68,26 +68,13 @@ func (d disk) strike(r *round) error {
 	} else if r.ctx.Err() == nil {
 		err = nil // the store could not even be opened: that is an answer too
 	}
-	return errors.Join(err, i.start())
-}
-
-// needStrace skips the test without strace, or fails it in CI.
-func needStrace(t *testing.T) {
-	t.Helper()
-	cmd := exec.Command("strace", "-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		const help = "strace 5.3 or later is needed to inject faults of the disk: %v: %s"
-		if os.Getenv("CI") != "" {
-			t.Fatalf("CI is set: "+help, err, out)
-		}
-		t.Skipf("NOT TESTED: "+help, err, out)
-	}
+	return errors.Join(err, i.Start())
 }
 
 // TestEmbedded is the chaos on the embedded store.
 func TestEmbedded(t *testing.T) {
-	needStrace(t)
-	w := newEmbeddedWorld(t, seed(t), "")
+	testenv.NeedStrace(t)
+	w := newEmbeddedWorld(t, testenv.Seed(t), "")
 	for _, d := range disks {
 		w.faults = append(w.faults, fault{"disk: " + d.String(), d.strike})
 	}

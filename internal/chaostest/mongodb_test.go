@@ -49,7 +49,7 @@ func newMongoDBWorld(t *testing.T, seed uint64) *world {
 	}
 	for n := range instancesOnMongoDB {
 		env := []string{envURI + "=" + uris[n]}
-		w.instances = append(w.instances, newInstance(t, "a service", env, "-database", name, "-clock", w.clock.path))
+		w.instances = append(w.instances, startService(t, env, "-database", name, "-clock", w.clock.path))
 	}
 	w.connect()
 	return w
@@ -186,5 +186,5 @@ func (s *sentDeliveries) forget() {
 
 // TestMongoDB is the chaos on two services that share a database.
 func TestMongoDB(t *testing.T) {
-	chaos(t, newMongoDBWorld(t, seed(t)), shortMongoDB)
+	chaos(t, newMongoDBWorld(t, testenv.Seed(t)), shortMongoDB)
 }

@@ -8,13 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"runtime/debug"
+	"testing"
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/mongostore"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/storetest"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -24,8 +27,23 @@ const roleService = "service"
 // envURI names the database to the service.
 const envURI = "JOBONCE_CHAOSTEST_MONGODB_URI"
 
-// serviceMain serves until it is killed, and prints its address and pid once it is ready.
-func serviceMain(args []string) error {
+// serviceReady is what the service prints once it is ready.
+var serviceReady = regexp.MustCompile(`^serving (\S+) (\d+)$`)
+
+// startService starts a service with these flags.
+func startService(t *testing.T, env []string, args ...string) *testenv.Service {
+	t.Helper()
+	return testenv.StartService(t, testenv.Program{Role: roleService, Env: env, Args: args}, serviceReady)
+}
+
+// serviceMain serves until it is killed.
+func serviceMain(args []string) int {
+	err := serveStore(args)
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func serveStore(args []string) error {
 	flags := flag.NewFlagSet(roleService, flag.ContinueOnError)
 	dir := flags.String("dir", "", "data directory of the embedded store; else the store is MongoDB")
 	database := flags.String("database", "", "name of the database")

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // patience bounds what must happen anyway. Only a run that fails gets there.
@@ -23,7 +22,7 @@ type world struct {
 	clock     *clock
 	tally     *tally
 	rng       *rand.Rand
-	instances []*instance
+	instances []*testenv.Service
 	// trial and load have a client for each instance, that makes one attempt for each call; quiet waits and repeats.
 	trial, load []*remote
 	quiet       *remote
@@ -50,16 +49,6 @@ type world struct {
 type fault struct {
 	name   string
 	strike func(r *round) error
-}
-
-// seed is what the environment says, or a random one. It decides what is chosen; what then meets what is not repeated.
-func seed(t *testing.T) uint64 {
-	s, err := strconv.ParseUint(os.Getenv("JOBONCE_TEST_SEED"), 10, 64)
-	if err != nil {
-		s = rand.Uint64()
-	}
-	t.Logf("JOBONCE_TEST_SEED=%d repeats the choices, though not the interleaving", s)
-	return s
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -100,12 +89,12 @@ func killInstance(r *round) error {
 	if err := r.kill(i); err != nil {
 		return err
 	}
-	return i.start()
+	return i.Start()
 }
 
 // kill kills an instance. What it was doing is done or never will be, unless a database goes on with it.
-func (r *round) kill(i *instance) error {
-	err := i.kill()
+func (r *round) kill(i *testenv.Service) error {
+	err := i.Kill()
 	if r.exclusive {
 		for _, tr := range r.trials {
 			tr.Settle(r.clock.now())

@@ -28,10 +28,7 @@ func runInto(t *testing.T, stdout *os.File, args ...string) (code int, stderr st
 // TestAnswersThatCannotBeWritten: what was changed stays changed, so the command says what would be lost with the answer,
 // and the call that is repeated with it gets the same answer.
 func TestAnswersThatCannotBeWritten(t *testing.T) {
-	p, err := startServe(t.TempDir(), nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := serveEmbedded(t, t.TempDir())
 	defer func() {
 		if err := p.stop(); err != nil {
 			t.Error(err)

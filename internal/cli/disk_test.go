@@ -19,39 +19,24 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestDiskFails lets the disk of a service fail to flush: the call that it was for has an unknown outcome, health says so,
 // and the service ends by itself, saying why. One that is started again without the fault goes on.
 func TestDiskFails(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err == nil {
-		err = exec.Command(strace, "-o", os.DevNull, "true").Run() // it may not be allowed to trace
-	}
-	if err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatalf("CI is set, and strace, which lets the disk fail, is missing: %v", err)
-		}
-		t.Skipf("NOT TESTED, because strace, which lets the disk fail, is missing: %v", err)
-	}
+	testenv.NeedStrace(t)
 	dir := t.TempDir()
-	args := []string{"--listen", "127.0.0.1:0", "--data-dir", "data"}
-	first, err := startServe(dir, nil, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := serveEmbedded(t, dir)
 	recordWant(t, first.addr, nil)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
 
-	p, err := startServe(dir, nil, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := serveEmbedded(t, dir)
 	// From now on the log cannot be flushed.
-	tracer := exec.Command(strace, "-f", "-o", os.DevNull, "-P", filepath.Join(dir, "data", "jobonce.db-wal"), "-e", "trace=fsync",
-		"-e", "inject=fsync:error=EIO", "-p", strconv.Itoa(p.cmd.Process.Pid))
+	tracer := exec.Command("strace", "-f", "-o", os.DevNull, "-P", filepath.Join(dir, "data", "jobonce.db-wal"), "-e", "trace=fsync",
+		"-e", "inject=fsync:error=EIO", "-p", strconv.Itoa(p.Cmd.Process.Pid))
 	stderr, err := tracer.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -73,12 +58,9 @@ func TestDiskFails(t *testing.T) {
 	wantHealth(t, health, grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	p.wantBroken(t, "out of service: commit: the disk fails: ")
 
-	last, err := startServe(dir, nil, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	last := serveEmbedded(t, dir)
 	recordWant(t, last.addr, nil)
-	got, err := newCrashClient(t, last.addr).GetJob(t.Context(), "j", joboncev1.JobView_JOB_VIEW_BASIC)
+	got, err := newClient(t, last.addr).GetJob(t.Context(), "j", joboncev1.JobView_JOB_VIEW_BASIC)
 	if err != nil || got.GetDeliveries() < 2 || got.GetDeliveries() > 3 {
 		t.Errorf("%d deliveries, %v; two were acknowledged, and one may have been written", got.GetDeliveries(), err)
 	}
@@ -90,20 +72,34 @@ func TestDiskFails(t *testing.T) {
 // recordWant records a delivery and wants it to end so.
 func recordWant(t *testing.T, addr string, want error) {
 	t.Helper()
-	_, err := newCrashClient(t, addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
+	_, err := newClient(t, addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
 	if !errors.Is(err, want) || want != nil && status.Code(err) != codes.Unavailable {
 		t.Errorf("record: %v, want %v", err, want)
 	}
 }
 
+// newClient makes a client that never retries: each call must count once.
+func newClient(t *testing.T, addr string) *client.Client {
+	t.Helper()
+	c, err := client.New(addr, client.WithoutRetry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
 // wantBroken waits until the service has ended because of its store.
 func (p *process) wantBroken(t *testing.T, why string) {
 	t.Helper()
-	<-p.rest
-	_ = p.cmd.Wait()
-	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
+	_ = p.Wait()
+	lines := strings.Split(strings.TrimSpace(p.Log.String()), "\n")
 	last := lines[len(lines)-1]
-	if code := p.cmd.ProcessState.ExitCode(); code != exitBroken || !strings.Contains(last, why) || !strings.Contains(last, "a restart may mend") {
+	if code := p.Cmd.ProcessState.ExitCode(); code != exitBroken || !strings.Contains(last, why) || !strings.Contains(last, "a restart may mend") {
 		t.Errorf("exit code %d, and its last line is %q; want %d, and %q", code, last, exitBroken, why)
 	}
 }
@@ -157,10 +153,7 @@ func TestServedDirectoryIsGone(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			p, err := startServe(dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := serveEmbedded(t, dir)
 			recordWant(t, p.addr, nil)
 			health := watchHealth(t, p.addr)
 			wantHealth(t, health, grpc_health_v1.HealthCheckResponse_SERVING)
@@ -168,7 +161,7 @@ func TestServedDirectoryIsGone(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.call {
-				_, err := newCrashClient(t, p.addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
+				_, err := newClient(t, p.addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
 				if status.Code(err) != codes.Unavailable {
 					t.Errorf("record: %v", err)
 				}
@@ -177,8 +170,8 @@ func TestServedDirectoryIsGone(t *testing.T) {
 			if err := p.stop(); err != nil { // which it could not be any more if it had ended
 				t.Error(err)
 			}
-			if !strings.Contains(p.stderr.String(), c.why) {
-				t.Errorf("logged %s, want %q", &p.stderr, c.why)
+			if !strings.Contains(p.Log.String(), c.why) {
+				t.Errorf("logged %s, want %q", &p.Log, c.why)
 			}
 		})
 	}

@@ -2,11 +2,8 @@ package cli
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -54,23 +51,15 @@ func TestServeWithoutItsDatabase(t *testing.T) {
 
 // TestServeStoppedBeforeItIsReady is about the exit code, so it takes a process.
 func TestServeStoppedBeforeItIsReady(t *testing.T) {
-	cmd := exec.Command("jobonce", "serve", "--listen", "127.0.0.1:0")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "MONGODB_URI=" + awayURI}
-	log, err := cmd.StderrPipe()
+	p, err := testenv.Program{Path: "jobonce", Env: []string{"MONGODB_URI=" + awayURI}, Args: []string{"serve", "--listen", "127.0.0.1:0"}}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	// Signals are taken long before the first line of the log.
-	if _, err := log.Read(make([]byte, 1)); err != nil {
-		t.Error(err)
+	for deadline := time.Now().Add(time.Minute); p.Log.String() == "" && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if err := cmd.Wait(); err != nil {
+	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
 }

@@ -73,12 +73,12 @@ func startServeCmd(ts *testscript.TestScript, neg bool, args []string) {
 	*running = p
 	ts.Defer(func() {
 		if *running == p {
-			_ = p.kill()
+			_ = p.Kill()
 		}
 	})
 	ts.Setenv("ADDR", p.addr)
 	ts.Setenv(config.EnvName("server"), p.addr)
-	ts.Setenv("READY", p.ready[:len(p.ready)-1])
+	ts.Setenv("READY", p.ready)
 }
 
 // stopServeCmd ends the service with SIGTERM and fails unless its exit code is 0. It leaves its log in serve.log.
@@ -90,7 +90,7 @@ func stopServeCmd(ts *testscript.TestScript, neg bool, args []string) {
 	p := *running
 	*running = nil
 	ts.Check(p.stop())
-	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), p.stderr.Bytes(), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), []byte(p.Log.String()), 0o600))
 }
 
 // killServeCmd ends the service as a crash does.
@@ -99,6 +99,6 @@ func killServeCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 || *running == nil {
 		ts.Fatalf("killserve takes no arguments and needs a running service")
 	}
-	ts.Check((*running).kill())
+	ts.Check((*running).Kill())
 	*running = nil
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // silent is a listener that takes connections and says nothing. Its channel gets a value for each.
@@ -36,14 +38,6 @@ func silent(t *testing.T) (address string, connected <-chan struct{}) {
 	return lis.Addr().String(), accepted
 }
 
-// endedBy is the signal that a process died by, 0 when it ended by itself.
-func endedBy(cmd *exec.Cmd) syscall.Signal {
-	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
-		return status.Signal()
-	}
-	return 0
-}
-
 // TestInterruptedCommandsDieByTheSignal: a shell goes by that to tell whether it is to end too.
 func TestInterruptedCommandsDieByTheSignal(t *testing.T) {
 	for _, line := range []string{
@@ -52,20 +46,18 @@ func TestInterruptedCommandsDieByTheSignal(t *testing.T) {
 	} {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			address, connected := silent(t)
-			cmd := exec.Command("jobonce", append(strings.Fields(line), "--server", address)...)
-			cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			if err := cmd.Start(); err != nil {
+			p, err := testenv.Program{Path: "jobonce", Args: append(strings.Fields(line), "--server", address)}.Start()
+			if err != nil {
 				t.Fatal(err)
 			}
 			<-connected
-			if err := cmd.Process.Signal(sig); err != nil {
+			if err := p.Cmd.Process.Signal(sig); err != nil {
 				t.Error(err)
 			}
-			_ = cmd.Wait()
-			if got := endedBy(cmd); got != sig || !strings.HasPrefix(stderr.String(), "CANCELLED: ") && !strings.Contains(stderr.String(), "CANCELED") && line != "bench --count 10" {
-				t.Errorf("jobonce %s ended by %v (%v) after %v; standard error %q", line, got, cmd.ProcessState, sig, &stderr)
+			err = p.Wait()
+			stderr := p.Log.String()
+			if p.EndedBy() != sig || !strings.HasPrefix(stderr, "CANCELLED: ") && !strings.Contains(stderr, "CANCELED") && line != "bench --count 10" {
+				t.Errorf("jobonce %s ended with %v after %v; standard error %q", line, err, sig, stderr)
 			}
 		}
 	}
@@ -78,15 +70,11 @@ func TestInterruptedInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, payload := range []string{"-", "@" + fifo} {
-		cmd := exec.Command("jobonce", "record", "--payload", payload)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-		input, err := cmd.StdinPipe()
+		p, err := testenv.Program{Path: "jobonce", Args: []string{"record", "--payload", payload}}.Start()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		input := p.Stdin
 		if payload != "-" {
 			if input, err = os.OpenFile(fifo, os.O_WRONLY, 0); err != nil {
 				t.Fatal(err)
@@ -96,14 +84,14 @@ func TestInterruptedInput(t *testing.T) {
 		if _, err := input.Write(make([]byte, 1<<17)); err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		if err := p.Cmd.Process.Signal(syscall.SIGINT); err != nil {
 			t.Error(err)
 		}
-		hangs := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
-		_ = cmd.Wait()
+		hangs := time.AfterFunc(30*time.Second, func() { _ = p.Cmd.Process.Kill() })
+		err = p.Wait()
 		hangs.Stop()
-		if got := endedBy(cmd); got != syscall.SIGINT {
-			t.Errorf("jobonce record --payload %s: %v", payload, cmd.ProcessState)
+		if p.EndedBy() != syscall.SIGINT {
+			t.Errorf("jobonce record --payload %s: %v", payload, err)
 		}
 		input.Close()
 	}
@@ -113,17 +101,12 @@ func TestInterruptedInput(t *testing.T) {
 func TestServeEndsBySignal(t *testing.T) {
 	for sig, want := range map[syscall.Signal]syscall.Signal{syscall.SIGTERM: 0, syscall.SIGINT: syscall.SIGINT} {
 		dir := t.TempDir()
-		p, err := startServe(dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.cmd.Process.Signal(sig); err != nil {
+		p := serveEmbedded(t, dir)
+		if err := p.Cmd.Process.Signal(sig); err != nil {
 			t.Error(err)
 		}
-		<-p.rest
-		_ = p.cmd.Wait()
-		if got := endedBy(p.cmd); got != want || want == 0 && !p.cmd.ProcessState.Success() {
-			t.Errorf("%v after %v; logged\n%s", p.cmd.ProcessState, sig, &p.stderr)
+		if err := p.Wait(); p.EndedBy() != want || want == 0 && err != nil {
+			t.Errorf("%v after %v; logged\n%s", err, sig, &p.Log)
 		}
 		// It was closed in order: SQLite's log is gone.
 		if _, err := os.Stat(filepath.Join(dir, "data", "jobonce.db-wal")); !os.IsNotExist(err) {

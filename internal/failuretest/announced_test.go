@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -31,20 +32,20 @@ const (
 // and serves another caller all the time.
 func TestAnnouncedBodies(t *testing.T) {
 	length := 8 * time.Second
-	if long() {
+	if testenv.Long() {
 		length = time.Minute
 	}
 	s := embeddedServe(t)
-	idle := s.memory(t, "VmRSS")
+	idle := memory(t, s, "VmRSS")
 	ctx, cancel := context.WithTimeout(t.Context(), length)
 	defer cancel()
 	var opened, received atomic.Int64
 	var peers sync.WaitGroup
 	for range announcers {
-		a := newAnnouncer(t, s.direct, &opened, &received)
+		a := newAnnouncer(t, s.Direct, &opened, &received)
 		peers.Go(func() { a.run(ctx) })
 	}
-	patient := newClient(t, s.direct)
+	patient := newClient(t, s.Direct)
 	var served int
 	var slowest time.Duration
 	for ctx.Err() == nil {
@@ -58,7 +59,7 @@ func TestAnnouncedBodies(t *testing.T) {
 	}
 	cancel()
 	peers.Wait()
-	peak := s.memory(t, "VmHWM")
+	peak := memory(t, s, "VmHWM")
 	t.Logf("%d calls of %d MiB, %d of them received; the other caller: %d calls, the slowest %v; memory %d MiB before, %d MiB at most",
 		opened.Load(), announcedBody>>20, received.Load(), served, slowest.Round(time.Millisecond), idle>>20, peak>>20)
 	if peak > stormRSS {

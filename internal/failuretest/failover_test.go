@@ -20,8 +20,8 @@ func TestFailure6Failover(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) {
 		s := embeddedServe(t)
 		underLoad(t, newClient(t, s.Addr()), func() {
-			s.crash(t)
-			s.start(t)
+			must(t, s.Kill())
+			must(t, s.Start())
 		})
 	})
 	t.Run("mongodb", func(t *testing.T) {

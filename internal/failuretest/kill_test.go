@@ -1,12 +1,10 @@
 package failuretest
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestServiceKilled has eight frontends, in processes of their own, do the work of 200 jobs, each of which is delivered to
@@ -29,9 +28,8 @@ func TestServiceKilled(t *testing.T) {
 }
 
 // serviceKilled runs the test. clockError is how far the service's clock may be off the frontends'.
-func serviceKilled(t *testing.T, s *serving, clockError time.Duration) {
-	f := &fleet{s: s, dir: t.TempDir(), seed: rand.Uint64(), begun: make(chan string, 10_000)}
-	t.Logf("seed %d", f.seed)
+func serviceKilled(t *testing.T, s *testenv.Service, clockError time.Duration) {
+	f := &fleet{s: s, dir: t.TempDir(), seed: testenv.Seed(t), begun: make(chan string, 10_000)}
 	for range 8 {
 		f.add(t)
 	}
@@ -40,12 +38,12 @@ func serviceKilled(t *testing.T, s *serving, clockError time.Duration) {
 		for range killJobs / 8 {
 			await(t, "the frontends get on", f.begun)
 		}
-		s.crash(t)
+		must(t, s.Kill())
 		if kill == 2 {
 			f.crashFirst(t)
 			f.add(t)
 		}
-		s.start(t)
+		must(t, s.Start())
 	}
 	for _, m := range f.members {
 		if err := await(t, "every frontend has every job settled", m.ended); err != nil && m.crashed == 0 {
@@ -57,7 +55,7 @@ func serviceKilled(t *testing.T, s *serving, clockError time.Duration) {
 
 // fleet is the frontends.
 type fleet struct {
-	s       *serving
+	s       *testenv.Service
 	dir     string
 	seed    uint64
 	begun   chan string // the jobs whose work began
@@ -65,7 +63,7 @@ type fleet struct {
 }
 
 type member struct {
-	*process
+	*testenv.Process
 	log     string
 	ended   chan error
 	crashed int64 // when it was killed, in nanoseconds since 1970; 0 if it was not
@@ -75,13 +73,16 @@ func (f *fleet) add(t *testing.T) {
 	t.Helper()
 	i := len(f.members)
 	m := &member{log: filepath.Join(f.dir, fmt.Sprint("frontend-", i)), ended: make(chan error, 1)}
-	m.process = start(t, "frontend", nil, f.s.Addr(), m.log, strconv.FormatUint(f.seed+uint64(i), 10))
+	var err error
+	m.Process, err = testenv.Program{Role: "frontend", Args: []string{f.s.Addr(), m.log, strconv.FormatUint(f.seed+uint64(i), 10)}}.Start()
+	must(t, err)
+	t.Cleanup(func() { _ = m.Kill() })
 	f.members = append(f.members, m)
 	go func() {
-		for lines := bufio.NewScanner(m.stdout); lines.Scan(); {
-			f.begun <- lines.Text()
+		for job := range m.Lines {
+			f.begun <- job
 		}
-		m.ended <- m.wait()
+		m.ended <- m.Wait()
 	}()
 }
 
@@ -89,7 +90,7 @@ func (f *fleet) add(t *testing.T) {
 func (f *fleet) crashFirst(t *testing.T) {
 	t.Helper()
 	m := f.members[0]
-	if err := m.kill(); err != nil {
+	if err := m.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	m.crashed = time.Now().UnixNano()

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -42,29 +43,27 @@ const (
 
 // TestOverload sends the service ten times as many deliveries of 1 MiB as it can write, at a steady rate, whatever it
 // answers. Its memory stays bounded, what it does not take it refuses with OVERLOADED, patient callers get through, and
-// afterwards it is as before. JOBONCE_TEST_LONG makes the storm longer, and has one over MongoDB.
+// afterwards it is as before. The long mode makes the storm longer, and has one over MongoDB.
 func TestOverload(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) { overload(t, embeddedServe(t)) })
 	t.Run("mongodb", func(t *testing.T) {
-		if !long() {
+		if !testenv.Long() {
 			t.Skip("a part of the long mode: the test database takes a minute to write what is let in")
 		}
 		overload(t, mongodbServe(t))
 	})
 }
 
-func long() bool { return os.Getenv("JOBONCE_TEST_LONG") != "" }
-
-func overload(t *testing.T, s *serving) {
+func overload(t *testing.T, s *testenv.Service) {
 	length, warm := 2*time.Second, time.Second
-	if long() {
+	if testenv.Long() {
 		length, warm = 30*time.Second, 5*time.Second
 	}
-	l := newStorm(t, s.direct)
+	l := newStorm(t, s.Direct)
 	before := l.sustained(t, warm)
-	idle := s.memory(t, "VmRSS")
+	idle := memory(t, s, "VmRSS")
 
-	patient := newClient(t, s.direct)
+	patient := newClient(t, s.Direct)
 	patientDone := make(chan error, 1)
 	ctx, stopPatient := context.WithCancel(context.Background())
 	var patientCalls atomic.Int64
@@ -80,7 +79,7 @@ func overload(t *testing.T, s *serving) {
 		patientDone <- nil
 	}()
 	rate := stormOver * before
-	if !long() {
+	if !testenv.Long() {
 		rate = max(rate, stormLeast)
 	}
 	l.run(length, rate)
@@ -95,12 +94,12 @@ func overload(t *testing.T, s *serving) {
 	}
 	recovered := time.Since(stormEnd)
 	after := l.sustained(t, warm)
-	peak := s.memory(t, "VmHWM")
+	peak := memory(t, s, "VmHWM")
 
 	l.report(t)
 	t.Logf("sustained %.0f/s before and %.0f/s after; all answered %v after the storm; patient caller: %d calls; "+
 		"memory %d MiB before, %d MiB at most, %d MiB now",
-		before, after, recovered.Round(time.Millisecond), patientCalls.Load(), idle>>20, peak>>20, s.memory(t, "VmRSS")>>20)
+		before, after, recovered.Round(time.Millisecond), patientCalls.Load(), idle>>20, peak>>20, memory(t, s, "VmRSS")>>20)
 	if peak > stormRSS {
 		t.Errorf("the service took %d MiB", peak>>20)
 	}
@@ -113,9 +112,9 @@ func overload(t *testing.T, s *serving) {
 }
 
 // memory reads a size of the service's process, in bytes.
-func (s *serving) memory(t *testing.T, field string) int64 {
+func memory(t *testing.T, s *testenv.Service, field string) int64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.proc.cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Process.Pid))
 	if err != nil {
 		t.Skipf("NOT TESTED, because the memory of a process cannot be read here: %v", err)
 	}

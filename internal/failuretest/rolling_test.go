@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ const (
 
 // rolling is callers at work while services behind one client are restarted.
 type rolling struct {
-	services []*serving
+	services []*testenv.Service
 	answered chan struct{}
 	stopping chan struct{}
 	stop     func() // ends the callers
@@ -39,7 +38,7 @@ type rolling struct {
 }
 
 // startRolling starts the callers. Each job is delivered by two of them, at about the same time.
-func startRolling(t *testing.T, services []*serving, opts ...client.Option) *rolling {
+func startRolling(t *testing.T, services []*testenv.Service, opts ...client.Option) *rolling {
 	t.Helper()
 	r := &rolling{
 		services: services, answered: make(chan struct{}, 1<<16), stopping: make(chan struct{}),
@@ -135,29 +134,23 @@ func (r *rolling) problems(t *testing.T, c *client.Client, counter func(deliveri
 }
 
 // twoServices are two processes on one database.
-func twoServices(t *testing.T) []*serving {
+func twoServices(t *testing.T) []*testenv.Service {
 	uri, db := testenv.MongoURI(t), testenv.Database(t)
-	two := make([]*serving, 2)
+	two := make([]*testenv.Service, 2)
 	for i := range two {
-		two[i] = startServing(t, []string{"MONGODB_URI=" + uri}, "--mongodb-database", db)
+		two[i] = startServe(t, []string{"MONGODB_URI=" + uri}, "--mongodb-database", db)
 	}
 	return two
 }
 
 // terminate asks the service to stop and waits until it has. Calls that wait for work must not hold it up: it is not to
 // come to cutting any.
-func (s *serving) terminate(t *testing.T) {
+func terminate(t *testing.T, s *testenv.Service) {
 	t.Helper()
-	if err := s.proc.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	must(t, s.Stop())
+	if strings.Contains(s.Log(), "are cut") {
+		t.Errorf("the stop was not graceful:\n%s", s.Log())
 	}
-	if err := s.proc.wait(); err != nil {
-		t.Errorf("serve ended with %v", err)
-	}
-	if log := s.proc.stderr.String(); strings.Contains(log, "are cut") {
-		t.Errorf("the stop was not graceful:\n%s", log)
-	}
-	s.To("")
 }
 
 // poll waits for work that never comes, for a minute, and says when the service has ended the wait.
@@ -184,9 +177,9 @@ func TestRollingRestart(t *testing.T) {
 			r.await(t)
 			waiting := poll(t, s.Addr())
 			r.await(t)
-			s.terminate(t)
+			terminate(t, s)
 			_ = await(t, "the wait for work ends", waiting)
-			s.start(t)
+			must(t, s.Start())
 		}
 	}
 	r.await(t)
@@ -204,9 +197,9 @@ func TestRollingKill(t *testing.T) {
 	for range 3 {
 		for _, s := range two {
 			r.await(t)
-			s.crash(t)
+			must(t, s.Kill())
 			r.await(t)
-			s.start(t)
+			must(t, s.Start())
 		}
 	}
 	r.await(t)
@@ -219,19 +212,19 @@ func TestRollingKill(t *testing.T) {
 // The check finds callers that see a service go, and services that do not share what they know.
 func TestRollingBites(t *testing.T) {
 	t.Run("dropped calls", func(t *testing.T) {
-		two := []*serving{embeddedServe(t)}
+		two := []*testenv.Service{embeddedServe(t)}
 		r := startRolling(t, two, client.WithoutRetry())
 		r.await(t)
-		two[0].crash(t)
+		must(t, two[0].Kill())
 		r.await(t)
-		two[0].start(t)
+		must(t, two[0].Start())
 		any := func(int64, int64) bool { return true }
 		if len(r.problems(t, newClient(t, two[0].Addr()), any)) == 0 {
 			t.Error("a service that drops its calls was not found")
 		}
 	})
 	t.Run("two stores", func(t *testing.T) {
-		two := []*serving{embeddedServe(t), embeddedServe(t)}
+		two := []*testenv.Service{embeddedServe(t), embeddedServe(t)}
 		r := startRolling(t, two, client.WithoutBatching())
 		r.await(t)
 		exact := func(deliveries, calls int64) bool { return deliveries == calls }

@@ -5,20 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
-
-// envSeed repeats a run's faults and calls, in kind.
-const envSeed = "JOBONCE_TEST_SEED"
 
 // history is what the callers were told, by job.
 type history struct {
@@ -92,13 +88,9 @@ func storm() []*wireproxy.Rule {
 // TestRandomFaults: many callers on few jobs, through two stores, under every fault. No caller is ever told what another
 // contradicts, and when the storm is over each call gets its answer and each job is done or can be claimed.
 func TestRandomFaults(t *testing.T) {
-	seed, err := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
-	if err != nil {
-		seed = rand.Uint64()
-	}
-	t.Logf("to repeat this run: %s=%d", envSeed, seed)
+	seed := testenv.Seed(t)
 	rounds, jobs := 3, 6
-	if os.Getenv("JOBONCE_TEST_LONG") != "" {
+	if testenv.Long() {
 		rounds = 60
 	}
 	b := newBench(t, "")

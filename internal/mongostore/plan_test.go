@@ -2,7 +2,6 @@ package mongostore
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,7 @@ import (
 // long run. They lack the fields, so the indexes do not hold them and the claim does not look at them.
 func TestClaimsUseTheIndexes(t *testing.T) {
 	finished := 20_000
-	if os.Getenv("JOBONCE_TEST_LONG") != "" {
+	if testenv.Long() {
 		finished = 1_000_000
 	}
 	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})

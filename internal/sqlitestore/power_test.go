@@ -12,6 +12,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // littleMemory makes for many checkpoints, and for transactions that go to the disk before they are committed.
@@ -38,7 +39,7 @@ func recordWriter(t *testing.T, seed uint64, backup []byte, pragmas ...string) r
 		write(t, sqlitestore.File(r.root), backup)
 	}
 	w := writer{seed: seed, sessions: 3, calls: 40, pragmas: pragmas}
-	if long() {
+	if testenv.Long() {
 		w.sessions, w.calls = 5, 200
 	}
 	r.record(t, w)
@@ -48,13 +49,14 @@ func recordWriter(t *testing.T, seed uint64, backup []byte, pragmas ...string) r
 // record runs another writer, which finds the directory as the one before left it.
 func (r *recorded) record(t *testing.T, w writer, strace ...string) {
 	t.Helper()
+	testenv.NeedStrace(t)
 	w.dir = filepath.Join(r.root, r.dir)
 	w.pragmas = append(littleMemory[:len(littleMemory):len(littleMemory)], w.pragmas...)
 	trace := filepath.Join(t.TempDir(), "trace")
 	if r.again == 0 {
 		r.again = len(r.events)
 	}
-	w.run(t, append([]string{needStrace(t), "-f", "--seccomp-bpf", "-y", "-xx", "-s", "1048576", "-o", trace,
+	w.run(t, append([]string{"strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", "1048576", "-o", trace,
 		"-e", "trace=" + tracedCalls}, strace...)...)
 	r.events = append(r.events, parseTrace(t, trace)...)
 }
@@ -159,7 +161,7 @@ func wantCopy(ctx context.Context, dir string) (findings []string) {
 
 // TestPowerCut cuts the power at random moments: everything that was acknowledged is there, and the file is sound.
 func TestPowerCut(t *testing.T) {
-	seed := seeded(t)
+	seed := testenv.Seed(t)
 	backup, said := backupFile(t)
 	for _, c := range []struct {
 		name   string
@@ -167,10 +169,13 @@ func TestPowerCut(t *testing.T) {
 		old    bool
 		said   string
 	}{
+		{"a file of schema 1", oldFile(t), true, said},
 		{"a new directory", nil, false, ""},
 		{"a restored backup", backup, false, said},
-		{"a file of schema 1", oldFile(t), true, said},
 	} {
+		if !c.old && !testenv.Long() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			r := recordWriter(t, seed, c.backup)
 			r.old = c.old
@@ -182,8 +187,8 @@ func TestPowerCut(t *testing.T) {
 					checkpoints++
 				}
 			}
-			n := 60
-			if long() {
+			n := 20
+			if testenv.Long() {
 				n = 1000
 			}
 			findings, l := r.cuts(t, r.disk(), c.said, rand.New(rand.NewPCG(seed, 1)), n, 0, 0, 0.1, 0.5, 0.9)
@@ -203,10 +208,10 @@ func TestPowerCut(t *testing.T) {
 // TestPowerCutAfterAFailedFlush lets one flush fail. What it was for is lost, though it can still be read until the power
 // goes. The store is opened again, acknowledges, and the power goes: all that was acknowledged is there.
 func TestPowerCutAfterAFailedFlush(t *testing.T) {
-	seed := seeded(t)
+	seed := testenv.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 3))
-	rounds, cuts := 8, 12
-	if long() {
+	rounds, cuts := 2, 12
+	if testenv.Long() {
 		rounds, cuts = 100, 50
 	}
 	unknown := 0
@@ -298,7 +303,10 @@ func oldFile(t *testing.T) []byte {
 // TestPowerCutWithoutLoss: nothing is wrong when everything written reaches the disk, flushed or not. So what other cuts
 // find is due to what they lose.
 func TestPowerCutWithoutLoss(t *testing.T) {
-	seed := seeded(t)
+	if !testenv.Long() {
+		t.Skip("a part of the long mode")
+	}
+	seed := testenv.Seed(t)
 	r := recordWriter(t, seed, nil, "synchronous(OFF)")
 	findings, _ := r.cuts(t, r.disk(), "", rand.New(rand.NewPCG(seed, 1)), 15, 1)
 	for _, f := range findings {
@@ -308,7 +316,7 @@ func TestPowerCutWithoutLoss(t *testing.T) {
 
 // TestPowerCutFindsUnflushed takes the flushing away, in the store and in the disk: the cuts must find what that loses.
 func TestPowerCutFindsUnflushed(t *testing.T) {
-	seed := seeded(t)
+	seed := testenv.Seed(t)
 	for _, c := range []struct {
 		name    string
 		pragmas []string
@@ -319,6 +327,9 @@ func TestPowerCutFindsUnflushed(t *testing.T) {
 		{"a store that flushes at checkpoints only", []string{"synchronous(NORMAL)"}, false, "lost"},
 		{"a disk that lies", nil, true, "damaged"},
 	} {
+		if !c.lies && !testenv.Long() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			r := recordWriter(t, seed, nil, c.pragmas...)
 			d := r.disk()

@@ -4,8 +4,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
@@ -14,10 +12,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envWriter) != "" {
-		os.Exit(writerMain(os.Args[1:]))
-	}
-	goleak.VerifyTestMain(m)
+	os.Exit(testenv.Main(m, testenv.Roles{roleWriter: writerMain}))
 }
 
 // open opens a store in dir and closes it when the test ends.

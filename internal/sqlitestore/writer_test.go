@@ -1,15 +1,12 @@
 package sqlitestore_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -19,56 +16,11 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
-const (
-	// envWriter makes the test binary a writer: a process that opens a store and writes to it.
-	envWriter = "JOBONCE_SQLITETEST_WRITER"
-	// envSeed repeats the choices of a failed test.
-	envSeed = "JOBONCE_TEST_SEED"
-)
-
-// seeded returns the seed of a test, which a failing one prints.
-func seeded(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv(envSeed); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("%s: %v", envSeed, err)
-		}
-	}
-	t.Logf("%s=%d repeats this", envSeed, seed)
-	return seed
-}
-
-// long tells whether the long modes were asked for.
-func long() bool { return os.Getenv("JOBONCE_TEST_LONG") == "1" }
-
-// needStrace finds the tool. Without it a test is skipped, or fails when CI is set.
-func needStrace(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("strace")
-	if err == nil {
-		// It can be there and not be allowed to trace, in a container without the capability.
-		var out []byte
-		if out, err = exec.Command(path, "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-			err = fmt.Errorf("strace cannot trace: %w: %s", err, out)
-		}
-	}
-	if err != nil {
-		notTested(t, err)
-	}
-	return path
-}
-
-func notTested(t *testing.T, err error) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf("CI is set, and what this test needs is missing: %v", err)
-	}
-	t.Skipf("NOT TESTED, because something is missing: %v", err)
-}
+// roleWriter makes the test binary a writer: a process that opens a store and writes to it.
+const roleWriter = "writer"
 
 // writer writes to a store, the same for the same seed. It prints each call before it makes it, and what became of it
 // once the store has answered, with one write(2) each; ledger reads that.
@@ -85,34 +37,20 @@ type writer struct {
 // run runs a writer, under the command that comes before its own, and returns what it said.
 func (w writer) run(t *testing.T, under ...string) string {
 	t.Helper()
-	self, err := os.Executable()
+	p, err := testenv.Program{Role: roleWriter, Under: under, Args: slices.Concat([]string{
+		w.dir, fmt.Sprint(w.seed), fmt.Sprint(w.sessions), fmt.Sprint(w.calls), fmt.Sprint(w.crash)}, w.pragmas)}.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := slices.Concat(under, []string{self, w.dir, fmt.Sprint(w.seed), fmt.Sprint(w.sessions), fmt.Sprint(w.calls),
-		fmt.Sprint(w.crash)}, w.pragmas)
-	cmd := exec.Command(line[0], line[1:]...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(), envWriter + "=1"}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
+	out := p.Rest()
+	if err := p.Wait(); err != nil || strings.Contains(p.Log.String(), "panic") {
+		t.Fatalf("the writer: %v; it printed\n%s%s", err, out, &p.Log)
 	}
-	defer stdin.Close()
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || strings.Contains(stderr.String(), "panic") {
-		t.Fatalf("the writer: %v; it printed\n%s%s", err, out, &stderr)
-	}
-	return string(out)
+	return out
 }
 
-// writerMain is the main function of a writer. It ends when its input does, so that it never outlives the test.
+// writerMain is the main function of a writer.
 func writerMain(args []string) int {
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3)
-	}()
 	// strace counts the calls of each thread by itself.
 	runtime.LockOSThread()
 	var numbers [3]uint64

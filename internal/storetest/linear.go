@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -31,14 +30,10 @@ const (
 func RunLinearizability(t *testing.T, factory Factory) {
 	e := factory(t)
 	operations := linearOperations
-	if os.Getenv("JOBONCE_TEST_LONG") != "" {
+	if testenv.Long() {
 		operations *= linearLongFactor
 	}
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("JOBONCE_TEST_SEED"); s != "" {
-		seed, _ = strconv.ParseUint(s, 10, 64)
-	}
-	t.Logf("JOBONCE_TEST_SEED=%d repeats the choices, though not the interleaving", seed)
+	seed := testenv.Seed(t)
 	done := 0
 	for n := 0; done < operations; n++ {
 		h := newHistory(e, rand.New(rand.NewPCG(seed, uint64(n))), fmt.Sprintf("linear-%d", n))

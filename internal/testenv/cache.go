@@ -24,6 +24,19 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
+// NeedStrace is Need for strace 5.3 or later and the right to use it, which a container may not have.
+func NeedStrace(t testing.TB) {
+	t.Helper()
+	Need(t, "strace")
+	args := []string{"-f", "--seccomp-bpf", "-qq", "-o", os.DevNull, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true"}
+	if out, err := exec.Command("strace", args...).CombinedOutput(); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("strace cannot inject faults, and CI is set: %v: %s", err, out)
+		}
+		t.Skipf("NOT TESTED, because strace cannot inject faults: %v: %s", err, out)
+	}
+}
+
 // Cached returns a directory in the tests' cache, which is outside of the tree. Its name is made of name and of what the
 // files inputs hold; fill fills it, once for each such name.
 func Cached(t testing.TB, name string, inputs []string, fill func(dir string) error) string {

@@ -31,3 +31,27 @@ func (w *logWriter) stop() {
 	defer w.mu.Unlock()
 	w.w = io.Discard
 }
+
+// Tail keeps the end of what is written to it. It is safe for concurrent use.
+type Tail struct {
+	mu  sync.Mutex
+	end []byte
+}
+
+const tailBytes = 64 << 10
+
+func (w *Tail) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end = append(w.end, b...)
+	if len(w.end) > 2*tailBytes {
+		w.end = append([]byte(nil), w.end[len(w.end)-tailBytes:]...)
+	}
+	return len(b), nil
+}
+
+func (w *Tail) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.end)
+}

@@ -74,19 +74,6 @@ func unavailable(t testing.TB, err error) {
 	t.Skipf("NOT TESTED, because there is no test database (name one in %s): %v", envURI, err)
 }
 
-// Main runs a package's tests and then stops the databases that they started:
-//
-//	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-//
-// They end with the process anyway, even when it is killed; Main makes the process wait until they have.
-func Main(m *testing.M) int {
-	code := m.Run()
-	if shared.server != nil && shared.server.stop != nil {
-		shared.server.stop()
-	}
-	return code
-}
-
 // Database returns a new name for a database on MongoURI's server, and drops the database at the end of the test.
 func Database(t testing.TB) string {
 	t.Helper()
