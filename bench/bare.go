@@ -16,7 +16,7 @@ import (
 )
 
 // bare is a gRPC server that takes the same requests, with nothing around the generated code. With no database it does
-// nothing with them (the echo: the limit of the transport), with one it does the direct callers' upsert for them (the
+// nothing with them (the echo: the limit of the transport), with one it does the plain upsert for them (the
 // relay: what any service between a caller and the database costs).
 type bare struct {
 	joboncev1.UnimplementedIdempotencyServiceServer

@@ -25,11 +25,11 @@ const codeDeadlock = 16908292
 // maxTries is far more than an upsert that lost a race needs.
 const maxTries = 20
 
-// directTarget is what callers without JobOnce do: the seed's upsert, with a decoder that an expert would write.
+// directTarget is what callers without JobOnce do: the plain upsert, with a decoder that an expert would write.
 type directTarget struct {
 	coll   *mongo.Collection
 	decode decoder
-	full   bool // store what JobOnce stores, not what the seed's sample does
+	full   bool // store what JobOnce stores, not what the plain upsert does
 }
 
 // connectDirect connects with one connection for each caller, and chooses the faster of the decoders on this body.
@@ -59,7 +59,7 @@ func newDirect(ctx context.Context, s spec) (runner, string, error) {
 	return target{Target: t, reason: mongoCode, end: end}, note, nil
 }
 
-// update is the seed's; with full set it makes the record that JobOnce makes.
+// update is that of the plain upsert; with full set it makes the record that JobOnce makes.
 func (t directTarget) update(body string) (jobID string, update bson.D, err error) {
 	e, err := t.decode(body)
 	if err != nil {

@@ -4,8 +4,8 @@ import "slices"
 
 // The kinds of cells, which end a cell's name.
 const (
-	kindDirect   = "direct"          // callers do the seed's upsert on MongoDB by themselves
-	kindRelay    = "relay"           // callers call a bare gRPC server that does that upsert: what any service must cost
+	kindDirect   = "direct"          // callers do the plain upsert on MongoDB by themselves
+	kindRelay    = "relay"           // callers call a bare gRPC server that does the plain upsert: what any service must cost
 	kindBulk     = "bulk"            // 4 writers of 500 upserts each: what the database can do
 	kindBulkFull = "bulk_full"       // the same, with the record that JobOnce stores
 	kindService  = "service"         // callers call JobOnce

@@ -26,7 +26,7 @@ func newService(s spec, batching bool) (runner, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	service := load.Service{Client: c, Mode: joboncev1.WorkMode_WORK_MODE_UNTRACKED} // it promises what a bare upsert does
+	service := load.Service{Client: c, Mode: joboncev1.WorkMode_WORK_MODE_UNTRACKED} // it promises what a plain upsert does
 	return target{Target: service, reason: load.Reason, end: func() { _ = c.Close() }}, "", nil
 }
 

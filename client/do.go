@@ -12,12 +12,12 @@ import (
 )
 
 // DoOption changes a default of [Client.Do].
-type DoOption func(*performance)
+type DoOption func(*workRunner)
 
 // WithBackoff sets how long work that failed is left alone, given how many leases the job has had, this one included. At
 // most 24 hours. Default [DefaultBackoff].
 func WithBackoff(backoff func(attempts int) time.Duration) DoOption {
-	return func(p *performance) { p.backoff = backoff }
+	return func(r *workRunner) { r.backoff = backoff }
 }
 
 // Result is what became of a delivery that was given to [Client.Do]: what a webhook frontend needs to know to answer its
@@ -55,7 +55,7 @@ func (c *Client) Do(
 	ctx context.Context, req *joboncev1.RecordDeliveryRequest, fn WorkFunc, opts ...DoOption,
 ) (Result, error) {
 	unsettled := Result{RetryAfter: wholeSeconds(0)}
-	p := &performance{c: c, backoff: DefaultBackoff, fn: fn}
+	p := &workRunner{c: c, backoff: DefaultBackoff, fn: fn}
 	for _, opt := range opts {
 		opt(p)
 	}

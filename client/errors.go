@@ -212,7 +212,7 @@ func invalid(field, message string) *Error {
 
 // tooLarge is the error of a delivery that no service takes.
 func tooLarge(size int) *Error {
-	e := invalid("payload", fmt.Sprintf("the delivery is %d bytes; a service takes payloads of at most %d", size, maxPayloadBytes))
+	e := invalid("payload", fmt.Sprintf("the delivery is %d bytes; a service takes payloads of at most %d", size, maxBodyBytes))
 	e.Reason = joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE
 	e.ReasonText = reasonName(e.Reason)
 	return e

@@ -198,7 +198,7 @@ func shallowCopy(req *joboncev1.RecordDeliveryRequest) *joboncev1.RecordDelivery
 
 // What no service takes, whatever its operator allows: what is far over it gRPC refuses without our reason.
 const (
-	maxPayloadBytes = 3 << 20
+	maxBodyBytes    = 3 << 20
 	maxRequestBytes = 8 << 20
 )
 
@@ -222,7 +222,7 @@ func check(req *joboncev1.RecordDeliveryRequest) *Error {
 		}
 		size += len(f.value)
 	}
-	if size > maxRequestBytes || len(req.GetPayload())+len(req.GetPayloadBytes()) > maxPayloadBytes {
+	if size > maxRequestBytes || len(req.GetPayload())+len(req.GetPayloadBytes()) > maxBodyBytes {
 		return tooLarge(size)
 	}
 	return nil

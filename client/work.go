@@ -2,106 +2,214 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
+	"unicode/utf8"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
-// ClaimWork leases jobs whose work is due; none is no error. The time that wait asks for comes on top of the client's
-// timeout. When request_id is empty the client makes a random one for this call and keeps it over all attempts, so that
-// claims whose answer gets lost are recovered. The request is not modified. A [Worker] does all that a claim entails.
+// The service's limits.
+const (
+	minLease       = time.Second
+	maxLease       = 24 * time.Hour
+	maxRetryDelay  = 24 * time.Hour
+	maxResultBytes = 64 << 10
+	maxErrorBytes  = 4 << 10
+)
+
+// DefaultLease is how long a lease runs at first and from each renewal on. After a crash nobody starts the work before
+// its end.
+const DefaultLease = time.Minute
+
+// WorkFunc does the work of one job. An error, or a panic, means that the work is to be tried again later: it is given back,
+// and left alone for as long as [DefaultBackoff] says. One that [Permanent] made means that it never will be: the job is dead.
+// The error's text is stored with the job, cut to 4 KiB.
 //
-// With a wait, the remaining time of a lease says little about when it ends: the call may have lasted for long after
-// the claim or before it. Renew such a lease when in doubt. The error is an [*Error].
-func (c *Client) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
-	resp, _, err := c.claimWork(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
+// The context ends when the lease is lost, or ran out because no renewal got through: [context.Cause] then matches
+// [ErrLeaseLost]. The function must return soon then, since somebody else may start the work. It can also run twice for
+// one job when a process stalls or cannot reach the service: where that matters, hand the lease's generation on to the
+// systems that the work changes.
+type WorkFunc func(ctx context.Context, work *Work) error
+
+// Work is the work of one job, under a lease that is renewed while a [WorkFunc] runs.
+type Work struct {
+	// Job is the job as stored, with the payload of its first delivery. Work on this, not on the delivery at hand.
+	Job *joboncev1.Job
+	// Lease is the lease as it was granted; renewals move its end, which does not show here. Its generation is the fencing
+	// number: it grows with every lease of the job, so that a system which keeps the highest number it has seen can refuse
+	// a holder that is no longer the latest.
+	Lease *joboncev1.Lease
+
+	mu     sync.Mutex
+	result string
 }
 
-// claimWork is ClaimWork. sent is as in [call].
-func (c *Client) claimWork(
-	ctx context.Context, req *joboncev1.ClaimWorkRequest,
-) (resp *joboncev1.ClaimWorkResponse, sent time.Time, err *Error) {
-	if req == nil {
-		return nil, sent, invalid("", "the request is nil")
+// SetResult sets what later deliveries of the job are told once the work is done: at most 64 KiB of UTF-8. Without it
+// the result is empty; the last call counts. On an error the result stays what it was.
+func (w *Work) SetResult(result string) error {
+	if len(result) > maxResultBytes {
+		return invalid("result", fmt.Sprintf("result is %d bytes; the limit is %d", len(result), maxResultBytes))
 	}
-	for i, event := range req.GetEvents() {
-		if err := checkText(fmt.Sprintf("events[%d]", i), event); err != nil {
-			return nil, sent, err
+	if err := checkText("result", result); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.result = result
+	return nil
+}
+
+func (w *Work) currentResult() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.result
+}
+
+// Permanent marks an error of a [WorkFunc] as one that no further try can mend: the job becomes dead. It matches what err
+// matches. Nil stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ error }
+
+func (e *permanentError) Unwrap() error { return e.error }
+
+// DefaultBackoff is how long work that failed is left alone, given how many leases the job has had, this one included:
+// 2 seconds at first, twice as long each time, an hour at most. With the service's default of 40 leases, work that always
+// fails is given up after 29 hours.
+func DefaultBackoff(attempts int) time.Duration {
+	if attempts > 11 { // 1 s << 12 is over an hour.
+		return time.Hour
+	}
+	return time.Second << max(0, attempts)
+}
+
+// workRunner does work under leases.
+type workRunner struct {
+	c       *Client
+	lease   time.Duration
+	backoff func(attempts int) time.Duration
+	fn      WorkFunc
+}
+
+// workOutcome is what became of the work.
+type workOutcome struct {
+	ran bool
+	// settled: the work is completed or given up, and the service knows it.
+	settled bool
+	// delay is how long the work is left alone now that it was given back.
+	delay time.Duration
+	err   error
+}
+
+// run does the work under a lease that runs until the given time at least, and tells the service what became of it.
+func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutcome {
+	h := &holding{c: r.c, jobID: w.Job.GetJobId(), token: w.Lease.GetToken(), lease: r.lease, until: until}
+	if err := r.ready(ctx, h); err != nil {
+		if h.lost == nil {
+			_ = h.release(ctx, 0, "the work was not started") // If it fails, the lease lapses.
+		}
+		return workOutcome{err: fmt.Errorf("the work was not started: %w", err)}
+	}
+	err := r.work(ctx, w, h)
+	reached := workOutcome{ran: true}
+	switch {
+	case err == nil:
+		if h.lost == nil {
+			err = h.complete(ctx, w.currentResult())
+		}
+		switch {
+		case h.lost != nil:
+			err = fmt.Errorf("the work was done, but its lease was lost meanwhile, so somebody else may do it too: %w", h.lost)
+		case err != nil:
+			err = fmt.Errorf("the work was done, but the service could not be told, so it may be done again: %w", err)
+		}
+		reached.settled = err == nil
+	case h.lost != nil:
+		err = fmt.Errorf("%w (and the lease was lost: %w)", err, h.lost)
+	default:
+		permanent := (*permanentError)(nil)
+		var failure error
+		if errors.As(err, &permanent) {
+			failure = h.giveUp(ctx, storable(err.Error()))
+			reached.settled = failure == nil
+		} else {
+			reached.delay = r.delay(ctx, w)
+			failure = h.release(ctx, reached.delay, storable(err.Error()))
+		}
+		if failure != nil {
+			err = fmt.Errorf("%w (and the work could not be released: %w)", err, failure)
 		}
 	}
-	if err := checkTexts("worker_id", req.GetWorkerId(), "request_id", req.GetRequestId()); err != nil {
-		return nil, sent, err
-	}
-	if req.GetRequestId() == "" {
-		req = proto.CloneOf(req)
-		req.RequestId = rand.Text()
-	}
-	resp, sent, err = call(ctx, c, c.work.ClaimWork, req, req.GetRequestId(), max(0, req.GetWait().AsDuration()))
-	if got, asked := len(resp.GetJobs()), max(1, int(req.GetMaxJobs())); err == nil && got > asked {
-		return nil, sent, unreadable(fmt.Sprintf("%d jobs where %d were asked for", got, asked))
-	}
-	return resp, sent, err
+	reached.err = err
+	return reached
 }
 
-// RenewLease lets a lease run anew from now, and never makes it shorter, and returns it with its new end. The error is an [*Error]; it matches [ErrLeaseLost]
-// when the token holds the lease no more, and [ErrJobNotFound] when the job was deleted.
-func (c *Client) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.Lease, error) {
-	lease, _, err := c.renewLease(ctx, req)
-	if err != nil {
-		return nil, err
+// ready makes sure that the work can be started: somebody waits for it, and its lease lasts for a while.
+func (r *workRunner) ready(ctx context.Context, h *holding) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	return lease, nil
-}
-
-// renewLease is RenewLease. sent is as in [call].
-func (c *Client) renewLease(
-	ctx context.Context, req *joboncev1.RenewLeaseRequest,
-) (lease *joboncev1.Lease, sent time.Time, err *Error) {
-	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken()); err != nil {
-		return nil, sent, err
+	if time.Until(h.until) >= r.lease/4 {
+		return nil
 	}
-	resp, sent, err := call(ctx, c, c.work.RenewLease, req, "", 0)
-	return resp.GetLease(), sent, err
-}
-
-// CompleteWork says that the work is done and stores its result. Repeated with the same token it succeeds, and the first
-// result stays. Errors are those of [Client.RenewLease].
-func (c *Client) CompleteWork(ctx context.Context, req *joboncev1.CompleteWorkRequest) error {
-	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "result", req.GetResult()); err != nil {
-		return err
-	}
-	if _, _, err := call(ctx, c, c.work.CompleteWork, req, "", 0); err != nil {
-		return err
+	// The answer took long to come. Renew the lease rather than start what may have to be cut short.
+	if err := h.renew(ctx); err != nil {
+		return fmt.Errorf("its lease could not be renewed: %w", err)
 	}
 	return nil
 }
 
-// ReleaseWork gives the work back undone, or with dead gives it up. Repeated with the same token it succeeds and changes
-// nothing. Errors are those of [Client.RenewLease].
-func (c *Client) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequest) error {
-	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "error", req.GetError()); err != nil {
-		return err
-	}
-	if _, _, err := call(ctx, c, c.work.ReleaseWork, req, "", 0); err != nil {
-		return err
-	}
-	return nil
-}
-
-// checkTexts is checkText for pairs of a field's name and its value.
-func checkTexts(pairs ...string) *Error {
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if err := checkText(pairs[i], pairs[i+1]); err != nil {
-			return err
+// work calls the function and keeps the lease meanwhile. When the function panics, or ends its goroutine, the work is
+// given back on the way out.
+func (r *workRunner) work(ctx context.Context, w *Work, h *holding) error {
+	working, endWork := context.WithCancelCause(ctx)
+	// The lease is kept until the function has returned, also when it takes its time once the caller is gone.
+	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		h.keep(keeping, endWork)
+	}()
+	returned := false
+	defer func() {
+		stop()
+		<-kept
+		endWork(nil)
+		if !returned && h.lost == nil {
+			_ = h.release(ctx, r.delay(ctx, w), "the work panicked") // If it fails, the lease lapses.
 		}
+	}()
+	err := r.fn(working, w)
+	returned = true
+	return err
+}
+
+// delay is how long the work is to be left alone. That somebody wanted to stop is not the job's fault.
+func (r *workRunner) delay(ctx context.Context, w *Work) time.Duration {
+	if ctx.Err() != nil {
+		return 0
 	}
-	return nil
+	return min(max(0, r.backoff(int(w.Job.GetWork().GetAttempts()))), maxRetryDelay)
+}
+
+// storable is text as the service takes it for an error.
+func storable(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= maxErrorBytes {
+		return text
+	}
+	cut := maxErrorBytes
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut]
 }

@@ -184,7 +184,7 @@ func (w *Worker) work(ctx context.Context, claimed *joboncev1.ClaimedJob, until 
 	job := claimed.GetJob()
 	log := w.cfg.Logger.With("job_id", job.GetJobId(), "generation", claimed.GetLease().GetGeneration(),
 		"attempts", job.GetWork().GetAttempts())
-	p := &performance{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log)}
+	p := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log)}
 	done := p.run(ctx, &Work{Job: job, Lease: claimed.GetLease()}, until)
 	switch {
 	case done.err == nil:

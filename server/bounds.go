@@ -16,7 +16,7 @@ import (
 const (
 	// maxResponseBytes holds the largest payload and the rest of its job, and stays under the 4 MiB that gRPC clients
 	// take by default.
-	maxResponseBytes = job.MaxPayloadBytes + 128<<10
+	maxResponseBytes = job.MaxBodyBytes + 128<<10
 	// jobOverhead is more than a job takes in a response beside its body and its result: texts, error, conflicts and lease.
 	jobOverhead = 8 << 10
 	// maxMessageBytes bounds the message of an error.
@@ -36,11 +36,11 @@ func clip(s string, limit int) string {
 
 // tooLong is the error of a record whose body no response can hold; nil when one can.
 func tooLong(r *job.Record) error {
-	if len(r.Body.Data) <= job.MaxPayloadBytes {
+	if len(r.Body.Data) <= job.MaxBodyBytes {
 		return nil
 	}
 	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE,
-		fmt.Sprintf("the stored payload is %d bytes, a response holds %d; GetJob with JOB_VIEW_BASIC reads the rest of the job", len(r.Body.Data), job.MaxPayloadBytes))
+		fmt.Sprintf("the stored payload is %d bytes, a response holds %d; GetJob with JOB_VIEW_BASIC reads the rest of the job", len(r.Body.Data), job.MaxBodyBytes))
 	p.code = codes.FailedPrecondition
 	p.cause = fmt.Errorf("job %q: %s", clip(r.JobID, job.MaxJobIDBytes), p.message)
 	return p

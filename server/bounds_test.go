@@ -123,7 +123,7 @@ func TestEveryResponseIsBounded(t *testing.T) {
 		"long texts":               {text: 20 << 10, state: completed},
 		"one text over the limit":  {text: 5 << 20, state: completed},
 		"to work on":               {text: 20 << 10, body: 20 << 10, state: leased, claimable: 100},
-		"largest body":             {text: 20 << 10, body: job.MaxPayloadBytes, state: leased, claimable: 100},
+		"largest body":             {text: 20 << 10, body: job.MaxBodyBytes, state: leased, claimable: 100},
 		"bodies that share a page": {text: 20 << 10, body: 1 << 20, state: leased, claimable: 100},
 		"body over the limit":      {text: 20 << 10, body: 5 << 20, state: leased, claimable: 100},
 		"long errors":              {err: &job.InvalidError{Field: "event", Problem: strings.Repeat("é", 32<<10)}},
@@ -221,7 +221,7 @@ func TestClip(t *testing.T) {
 // A job whose body no response can hold is not handed out: work must not start without it. Neither is one whose id no call
 // takes. They come back like work that nobody gets done, and say why.
 func TestUnfitWorkIsNotHandedOut(t *testing.T) {
-	f := &foreign{body: job.MaxPayloadBytes + 1, state: job.StateLeased, claimable: 1}
+	f := &foreign{body: job.MaxBodyBytes + 1, state: job.StateLeased, claimable: 1}
 	s := start(t, Config{}, f)
 	resp := must[*joboncev1.ClaimWorkResponse](t)(s.work().ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{LeaseDuration: minute()}))
 	if len(resp.GetJobs()) != 0 {

@@ -29,8 +29,8 @@ const (
 
 // Config is what an operator can set. The zero value is ready for use.
 type Config struct {
-	// MaxPayloadBytes is the limit of a webhook's body. 0: job.DefaultMaxPayloadBytes; at most job.MaxPayloadBytes.
-	MaxPayloadBytes int
+	// MaxBodyBytes is the limit of a webhook's body. 0: job.DefaultMaxBodyBytes; at most job.MaxBodyBytes.
+	MaxBodyBytes int
 	// MaxCalls bounds the calls that are under way, those that wait for work among them. More are refused with
 	// OVERLOADED. 0: DefaultMaxCalls.
 	MaxCalls int
@@ -97,11 +97,11 @@ func (nobody) Work(string, int, string) {}
 
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c Config) withDefaults() (Config, error) {
-	if c.MaxPayloadBytes < 0 || c.MaxPayloadBytes > job.MaxPayloadBytes {
-		return c, fmt.Errorf("server: MaxPayloadBytes is %d, it must be 1 to %d", c.MaxPayloadBytes, job.MaxPayloadBytes)
+	if c.MaxBodyBytes < 0 || c.MaxBodyBytes > job.MaxBodyBytes {
+		return c, fmt.Errorf("server: MaxBodyBytes is %d, it must be 1 to %d", c.MaxBodyBytes, job.MaxBodyBytes)
 	}
-	if c.MaxPayloadBytes == 0 {
-		c.MaxPayloadBytes = job.DefaultMaxPayloadBytes
+	if c.MaxBodyBytes == 0 {
+		c.MaxBodyBytes = job.DefaultMaxBodyBytes
 	}
 	if c.MaxCalls < 0 || c.MaxCallBytes < 0 || c.MaxAnswerBytes < 0 || c.MaxConnections < 0 {
 		return c, errors.New("server: MaxCalls, MaxCallBytes, MaxAnswerBytes and MaxConnections must not be negative")

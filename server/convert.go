@@ -72,7 +72,7 @@ func toJob(r *job.Record) *joboncev1.Job {
 	j := &joboncev1.Job{
 		JobId: r.JobID, Event: clip(r.Event, job.MaxEventBytes), Status: clip(r.Status, job.MaxStatusBytes),
 		Source:             clip(r.Source, job.MaxSourceBytes),
-		PayloadDroppedTime: toTime(r.PayloadDropped), FirstSeenTime: toTime(r.FirstSeen), LastSeenTime: toTime(r.LastSeen),
+		PayloadDroppedTime: toTime(r.BodyDropped), FirstSeenTime: toTime(r.FirstSeen), LastSeenTime: toTime(r.LastSeen),
 		Deliveries: r.Deliveries, Conflicts: r.Conflicts, LastConflict: toConflict(r, r.LastConflict),
 		Work: toWork(&r.Work),
 	}

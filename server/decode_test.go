@@ -98,7 +98,7 @@ func FuzzDecode(f *testing.F) {
 		if req, ok := got.(*joboncev1.RecordDeliveryRequest); ok && err == nil {
 			var in job.Input
 			if in, err = fromRequest(req); err == nil {
-				_, err = in.Delivery(job.DefaultMaxPayloadBytes)
+				_, err = in.Delivery(job.DefaultMaxBodyBytes)
 			}
 		}
 		if err != nil && explain(t.Context(), err, "").code != codes.InvalidArgument {

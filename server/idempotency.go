@@ -24,11 +24,11 @@ const (
 // idempotencyService implements IdempotencyService.
 type idempotencyService struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
-	jobs       Recorder
-	maxPayload int
-	log        *slog.Logger
-	observer   Observer
-	bell       *bell
+	jobs     Recorder
+	maxBody  int
+	log      *slog.Logger
+	observer Observer
+	bell     *bell
 }
 
 // RecordDelivery records one delivery.
@@ -113,7 +113,7 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 	if in.RequestID == "" && isTransportRetry(ctx) {
 		return job.Delivery{}, errRetryWithoutID()
 	}
-	d, err := in.Delivery(s.maxPayload)
+	d, err := in.Delivery(s.maxBody)
 	if err != nil {
 		return d, err
 	}

@@ -98,7 +98,7 @@ func TestBodyKinds(t *testing.T) {
 func TestForeignRecord(t *testing.T) {
 	dropped := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	jobs := new(memoryJobs)
-	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, PayloadDropped: dropped,
+	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, BodyDropped: dropped,
 		Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}})
 	s := start(t, Config{}, jobs)
 	got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "foreign"})
@@ -115,7 +115,7 @@ func TestForeignRecord(t *testing.T) {
 func TestGetJobErrors(t *testing.T) {
 	jobs := new(memoryJobs)
 	jobs.put(&job.Record{JobID: "large", Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", maxResponseBytes)}})
-	jobs.put(&job.Record{JobID: "largest", Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", job.MaxPayloadBytes)}})
+	jobs.put(&job.Record{JobID: "largest", Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", job.MaxBodyBytes)}})
 	s := start(t, Config{}, jobs)
 	full := joboncev1.JobView_JOB_VIEW_FULL
 	for _, tc := range []struct {
@@ -179,7 +179,7 @@ func TestBatch(t *testing.T) {
 	}}
 	s := start(t, Config{}, jobs)
 	resp, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{
-		text("", `no id`), text("a", "{}"), text("broken", "{}"), text("b", "{}"), text("a", "{}"), text("c", strings.Repeat("x", job.DefaultMaxPayloadBytes+1)),
+		text("", `no id`), text("a", "{}"), text("broken", "{}"), text("b", "{}"), text("a", "{}"), text("c", strings.Repeat("x", job.DefaultMaxBodyBytes+1)),
 	}})
 	if err != nil {
 		t.Fatal(err)

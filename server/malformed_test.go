@@ -77,7 +77,7 @@ func TestMalformedRequests(t *testing.T) {
 
 func TestOversizePayload(t *testing.T) {
 	jobs := new(memoryJobs)
-	s := start(t, Config{MaxPayloadBytes: 2000}, jobs)
+	s := start(t, Config{MaxBodyBytes: 2000}, jobs)
 	fits, over := strings.Repeat("x", 2000), strings.Repeat("x", 2001)
 	for i, req := range []*joboncev1.RecordDeliveryRequest{text("t", fits), raw("b", []byte(fits))} {
 		if _, err := s.RecordDelivery(t.Context(), req); err != nil {

@@ -121,7 +121,7 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	bell := newBell()
 	ours := entrance{s.grpc, door, true}
 	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{
-		jobs: jobs, maxPayload: cfg.MaxPayloadBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
+		jobs: jobs, maxBody: cfg.MaxBodyBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
 	})
 	joboncev1.RegisterWorkServiceServer(ours, &workService{
 		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping,

@@ -26,8 +26,8 @@ func TestConfig(t *testing.T) {
 		cfg   Config
 		field string
 	}{
-		{Config{MaxPayloadBytes: -1}, "MaxPayloadBytes"},
-		{Config{MaxPayloadBytes: job.MaxPayloadBytes + 1}, "MaxPayloadBytes"},
+		{Config{MaxBodyBytes: -1}, "MaxBodyBytes"},
+		{Config{MaxBodyBytes: job.MaxBodyBytes + 1}, "MaxBodyBytes"},
 		{Config{MaxCallTime: -1}, "MaxCallTime"},
 		{Config{ShutdownTimeout: -1}, "ShutdownTimeout"},
 		{Config{HealthInterval: -1}, "HealthInterval"},
@@ -37,7 +37,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: got %v", tc.field, err)
 		}
 	}
-	if _, err := New(Config{MaxPayloadBytes: job.MaxPayloadBytes}, new(memoryJobs)); err != nil {
+	if _, err := New(Config{MaxBodyBytes: job.MaxBodyBytes}, new(memoryJobs)); err != nil {
 		t.Error(err)
 	}
 }

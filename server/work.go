@@ -144,7 +144,7 @@ func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.Cla
 	if r.Max < 0 || r.Max > job.MaxClaimJobs {
 		return r, &job.InvalidError{Field: "max_jobs", Problem: fmt.Sprintf("must be 1 to %d", job.MaxClaimJobs)}
 	}
-	r.MaxBytes = job.MaxPayloadBytes - r.Max*jobOverhead
+	r.MaxBytes = job.MaxBodyBytes - r.Max*jobOverhead
 	lease, err := leaseDuration(req.GetLeaseDuration())
 	if err != nil {
 		return r, err

@@ -233,7 +233,7 @@ func TestCancelledClaimIsGivenBack(t *testing.T) {
 
 func TestBatchOfReclaimedJobsFits(t *testing.T) {
 	jobs, clock := embedded(t)
-	s := start(t, Config{MaxPayloadBytes: job.MaxPayloadBytes}, jobs)
+	s := start(t, Config{MaxBodyBytes: job.MaxBodyBytes}, jobs)
 	req := &joboncev1.BatchRecordDeliveriesRequest{}
 	for _, id := range []string{"a", "b"} {
 		d := leased(id, "")
@@ -251,7 +251,7 @@ func TestBatchOfReclaimedJobsFits(t *testing.T) {
 			t.Errorf("result %d comes with its payload: %t", i, has)
 		}
 	}
-	if n := proto.Size(resp); n > job.MaxPayloadBytes {
+	if n := proto.Size(resp); n > job.MaxBodyBytes {
 		t.Errorf("the response is %d bytes", n)
 	}
 }

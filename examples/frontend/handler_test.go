@@ -26,7 +26,7 @@ import (
 	"github.com/jobonce/jobonce/server"
 )
 
-const maxPayload = 1 << 10
+const maxBody = 1 << 10
 
 // start serves JobOnce in memory and returns a handler that calls it.
 func start(t *testing.T, ship client.WorkFunc) http.Handler {
@@ -36,7 +36,7 @@ func start(t *testing.T, ship client.WorkFunc) http.Handler {
 		t.Fatal(err)
 	}
 	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{Logger: testenv.Logger(t), MaxPayloadBytes: maxPayload}, jobs)
+	srv, err := server.New(server.Config{Logger: testenv.Logger(t), MaxBodyBytes: maxBody}, jobs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestHandler(t *testing.T) {
 		"no job_id":          {body: `{"id":"j"}`, codes: []int{400, 400}},
 		"too large for HTTP": {body: strings.Repeat("x", 1<<20+1), codes: []int{413, 413}},
 		"too large for JobOnce": {
-			body: `{"job_id":"j","x":"` + strings.Repeat("x", maxPayload) + `"}`, codes: []int{413, 413},
+			body: `{"job_id":"j","x":"` + strings.Repeat("x", maxBody) + `"}`, codes: []int{413, 413},
 		},
 		// An error of the client's that is the work's, not the delivery's.
 		"work whose result is too large": {

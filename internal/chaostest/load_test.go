@@ -94,7 +94,7 @@ func (l *load) delivery(rng *rand.Rand) job.Delivery {
 		d := leaseTime
 		in.Lease = &d
 	}
-	d, err := in.Delivery(job.DefaultMaxPayloadBytes)
+	d, err := in.Delivery(job.DefaultMaxBodyBytes)
 	if err != nil {
 		panic(err) // of a test's own making
 	}

@@ -39,8 +39,9 @@ func TestFlagDefaults(t *testing.T) {
 		{serve, "payload-document", strconv.FormatBool(!mongostore.Options{}.TextOnly)},
 		{serve, "allow-weak-write-concern", strconv.FormatBool(mongostore.Options{}.AllowWeakWriteConcern)},
 		{serve, "max-attempts", strconv.Itoa(job.DefaultMaxAttempts)},
+		{serve, "ops-listen", ""},
 		{serve, "admin-listen", ""},
-		{serve, "max-payload-bytes", strconv.Itoa(job.DefaultMaxPayloadBytes)},
+		{serve, "max-payload-bytes", strconv.Itoa(job.DefaultMaxBodyBytes)},
 		{serve, "max-connections", strconv.Itoa(server.DefaultMaxConnections)},
 		{serve, "log-calls", strconv.FormatBool(server.Config{}.LogCalls)},
 		{record, "server", serve.Lookup("listen").DefValue},
@@ -51,8 +52,8 @@ func TestFlagDefaults(t *testing.T) {
 		}
 	}
 	limit := serve.Lookup("max-payload-bytes").Value.(*config.IntRange)
-	if limit.Max != job.MaxPayloadBytes {
-		t.Errorf("--max-payload-bytes goes up to %d, want %d", limit.Max, job.MaxPayloadBytes)
+	if limit.Max != job.MaxBodyBytes {
+		t.Errorf("--max-payload-bytes goes up to %d, want %d", limit.Max, job.MaxBodyBytes)
 	}
 }
 

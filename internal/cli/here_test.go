@@ -18,11 +18,11 @@ import (
 // here is a serve in the test's own process.
 type here struct {
 	t *testing.T
-	// addr and admin are where it listens.
-	addr, admin string
-	stdout      *bufio.Reader
-	cancel      context.CancelFunc
-	ended       chan error
+	// addr and ops are where it listens.
+	addr, ops string
+	stdout    *bufio.Reader
+	cancel    context.CancelFunc
+	ended     chan error
 
 	mu  sync.Mutex
 	log strings.Builder
@@ -38,7 +38,7 @@ func serveHere(t *testing.T, cfg *serveConfig) *here {
 // serveHereTo is serveHere with a standard output of the caller's choice.
 func serveHereTo(t *testing.T, cfg *serveConfig, stdout io.Reader, toStdout io.WriteCloser) *here {
 	t.Helper()
-	cfg.listen, cfg.adminListen, cfg.logFormat.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
+	cfg.listen, cfg.opsListen, cfg.logFormat.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
 	ctx, cancel := context.WithCancel(t.Context())
 	stderr, toStderr := io.Pipe()
 	h := &here{t: t, stdout: bufio.NewReader(stdout), cancel: cancel, ended: make(chan error, 1)}
@@ -66,10 +66,10 @@ func (h *here) readLog(r io.Reader, listening chan<- struct{}) {
 		var line struct {
 			Msg     string
 			Address string
-			Admin   string `json:"admin_address"`
+			Ops     string `json:"ops_address"`
 		}
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" {
-			h.addr, h.admin = line.Address, line.Admin
+			h.addr, h.ops = line.Address, line.Ops
 			close(listening)
 		}
 	}
@@ -95,11 +95,11 @@ func (h *here) stop() string {
 	return string(printed)
 }
 
-// get reads an admin page.
+// get reads a page of the ops listener.
 func (h *here) get(path string) (code int, body string) {
 	h.t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := c.Get("http://" + h.admin + path)
+	resp, err := c.Get("http://" + h.ops + path)
 	if err != nil {
 		h.t.Fatal(err)
 	}

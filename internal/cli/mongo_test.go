@@ -64,8 +64,8 @@ func TestServeStoppedBeforeItIsReady(t *testing.T) {
 	}
 }
 
-// TestAdmin holds what the admin pages of either store show against what was done.
-func TestAdmin(t *testing.T) {
+// TestOps holds what the ops pages of either store show against what was done.
+func TestOps(t *testing.T) {
 	stores := map[string]func(*testing.T, *serveConfig){
 		"embedded": func(*testing.T, *serveConfig) {},
 		"MongoDB": func(t *testing.T, cfg *serveConfig) {

@@ -103,7 +103,7 @@ func (f *recordFlags) request(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if !flags.Changed("payload") {
 		return req, nil
 	}
-	body, err := readText(ctx, "payload", job.MaxPayloadBytes, f.payload, stdin)
+	body, err := readText(ctx, "payload", job.MaxBodyBytes, f.payload, stdin)
 	switch {
 	case err != nil:
 		return nil, err

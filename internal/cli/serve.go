@@ -24,9 +24,10 @@ const defaultAddress = "127.0.0.1:50051"
 // serveConfig is what the flags of serve set.
 type serveConfig struct {
 	listen      string
-	adminListen string
+	opsListen   string
+	adminListen string // the old name of opsListen
 	store       storeConfig
-	maxPayload  config.IntRange
+	maxBody     config.IntRange
 	maxConns    config.IntRange
 	logCalls    bool
 	logLevel    config.Choice
@@ -46,13 +47,16 @@ written, the service goes on without.
 ` + storeHelp,
 		Example: `  jobonce serve
   jobonce serve --listen 127.0.0.1:0 --data-dir /var/lib/jobonce --log-format json
-  jobonce serve --mongodb-uri 'mongodb://127.0.0.1:27017/?replicaSet=rs0' --admin-listen 127.0.0.1:9090
+  jobonce serve --mongodb-uri 'mongodb://127.0.0.1:27017/?replicaSet=rs0' --ops-listen 127.0.0.1:9090
   jobonce serve --mongodb-uri-file /run/secrets/mongodb-uri`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			relaxGC()
 			outliveTerminal()
 			if err := cfg.store.choose(keys); err != nil {
+				return err
+			}
+			if err := cfg.chooseOps(keys); err != nil {
 				return err
 			}
 			return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -64,24 +68,38 @@ written, the service goes on without.
 
 func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	cfg := &serveConfig{
-		maxPayload: config.IntRange{Value: job.DefaultMaxPayloadBytes, Min: 1, Max: job.MaxPayloadBytes},
-		maxConns:   config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
-		logLevel:   config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
-		logFormat:  config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
+		maxBody:   config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
+		maxConns:  config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
+		logLevel:  config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
+		logFormat: config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
 	}
 	keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	keys.SortFlags = false
 	keys.StringVar(&cfg.listen, "listen", defaultAddress, "`address` of the gRPC service: HOST:PORT, with port 0 one that the system chooses, and with\n"+
 		"host 0.0.0.0 or [::] on every interface; or unix:PATH, a socket for this user alone")
 	cfg.store.declare(keys)
-	keys.StringVar(&cfg.adminListen, "admin-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
+	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
 		"without authentication; off when not given")
-	keys.Var(&cfg.maxPayload, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxPayloadBytes))
+	keys.StringVar(&cfg.adminListen, "admin-listen", "", "deprecated: the old name of --ops-listen")
+	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxBodyBytes))
 	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
 	keys.Var(&cfg.logFormat, "log-format", "format of the log")
 	return cfg, keys
+}
+
+// chooseOps takes the address of the ops listener from the flag or from its old name, whichever is set.
+func (c *serveConfig) chooseOps(flags *pflag.FlagSet) error {
+	now, old := config.OriginOf(flags.Lookup("ops-listen")), config.OriginOf(flags.Lookup("admin-listen"))
+	switch {
+	case old.Layer == config.FromDefault:
+		return nil
+	case now.Layer != config.FromDefault && c.opsListen != c.adminListen:
+		return usagef("%s is %s, but %s, its old name, is %s; leave the old one out", now.Name, c.opsListen, old.Name, c.adminListen)
+	}
+	c.opsListen = c.adminListen
+	return nil
 }
 
 // serve runs the service until ctx ends. It binds the ports before it touches the store, so that a second start by
@@ -93,22 +111,22 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer lis.Close() // for when it does not come to serving
-	admin, err := newAdmin(ctx, cfg.adminListen)
+	ops, err := newOps(ctx, cfg.opsListen)
 	if err != nil {
 		return err
 	}
-	defer admin.close()
-	store, err := cfg.store.open(ctx, watchWork(admin, logger), logger)
+	defer ops.close()
+	store, err := cfg.store.open(ctx, watchWork(ops, logger), logger)
 	if err != nil {
 		return err
 	}
 
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
 	calls := server.Config{
-		MaxPayloadBytes: cfg.maxPayload.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
+		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
 		StoreReady: store.ready,
 	}
-	admin.observe(&batches, &calls)
+	ops.observe(&batches, &calls)
 	jobs := batch.New(store.Store, batches)
 	defer func() {
 		if closeErr := jobs.Close(); closeErr != nil {
@@ -119,16 +137,16 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	logger.Info("listening", "address", lis.Addr().String(), "admin_address", admin.address(), "store", store.name)
+	logger.Info("listening", "address", lis.Addr().String(), "ops_address", ops.address(), "store", store.name)
 
 	group, serving := errgroup.WithContext(ctx)
-	// The admin listener tells of the service to its end, so it ends last.
-	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	// The ops listener tells of the service to its end, so it ends last.
+	opsCtx, stopOps := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		defer stopAdmin()
+		defer stopOps()
 		return srv.Run(serving, lis)
 	})
-	group.Go(func() error { return admin.run(adminCtx, serving, jobs, store, logger) })
+	group.Go(func() error { return ops.run(opsCtx, serving, jobs, store, logger) })
 	group.Go(func() error {
 		select {
 		case <-serving.Done():
@@ -152,13 +170,13 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 }
 
 // watchWork logs and counts the jobs that a person has to look at.
-func watchWork(a *admin, logger *slog.Logger) job.Watch {
+func watchWork(o *ops, logger *slog.Logger) job.Watch {
 	return func(jobID string, w job.Work) {
 		switch died, suspect := w.Notable(); {
 		case died:
 			logger.Error("a job died: nobody will start its work again", "job_id", jobID, "attempts", w.Attempts, "generation", w.Generation)
-			if a != nil {
-				a.metrics.Died()
+			if o != nil {
+				o.metrics.Died()
 			}
 		case suspect:
 			logger.Error("a job is suspect: its holders vanish one after the other, and it may be what ends them",

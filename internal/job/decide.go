@@ -80,7 +80,7 @@ func compare(r *Record, d *Delivery, now time.Time) *Conflict {
 	case differ(r.Event, d.Event) || differ(r.Status, d.Status):
 		kind = ConflictEvent
 	case r.Source == d.Source && differ(r.Fingerprint, d.Fingerprint):
-		kind = ConflictPayload
+		kind = ConflictBody
 	default:
 		return nil
 	}

@@ -25,7 +25,7 @@ var storedStates = map[string]struct {
 	// holds says which delivery the lease was granted to; empty when a ClaimWork call got it.
 	holds string
 }{
-	"seed":                    {mode: job.ModeUntracked, work: job.Work{State: job.StateUntracked}},
+	"plain":                   {mode: job.ModeUntracked, work: job.Work{State: job.StateUntracked}},
 	"unknown":                 {mode: job.ModeQueued, work: job.Work{State: job.StateUnknown, Due: noon}},
 	"untracked":               {mode: job.ModeUntracked, work: job.Work{State: job.StateUntracked}},
 	"queued, due":             {mode: job.ModeQueued, work: job.Work{State: job.StateQueued, Due: noon}},
@@ -57,7 +57,7 @@ var later = noon.Add(time.Minute)
 //	claims    PENDING for as long as the claim has not come through; RECLAIMED, start and lease when it has, DEAD when no
 //	          attempt is left
 var cells = []struct{ state, caller, conflict, mode, want string }{
-	{"seed", "", "", "", "DUPLICATE"},
+	{"plain", "", "", "", "DUPLICATE"},
 	{"unknown", creator, "none", "", "PENDING first"},
 	{"unknown", creator, "payload|event", "", "PENDING"},
 	{"unknown", other, "", "", "PENDING"},
@@ -148,7 +148,7 @@ func tableRecord(state string) job.Record {
 		JobID: "j", Event: "job.completed", Status: "OK", RequestID: creator, Fingerprint: "body", Source: "webhook",
 		Deliveries: 3, Work: s.work,
 	}
-	if state == "seed" {
+	if state == "plain" {
 		r = job.Record{JobID: "j", Event: "job.completed", Status: "OK", Deliveries: 3, Work: s.work}
 	}
 	r.Work.Mode = s.mode
@@ -178,7 +178,7 @@ func checkCell(t *testing.T, state, caller, conflict string, mode job.WorkMode, 
 		if caller == holder {
 			r.Work.RequestFingerprint = d.Fingerprint // what it got the lease with
 		}
-		if wantKind = job.ConflictPayload; state == "seed" {
+		if wantKind = job.ConflictBody; state == "plain" {
 			wantKind = job.ConflictNone // that record has no fingerprint to compare with
 		}
 	case "event":

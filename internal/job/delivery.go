@@ -59,18 +59,18 @@ const (
 )
 
 // Delivery checks the input and completes it from its body. The error is an [*InvalidError] that names the field.
-// maxPayload is the limit of the body in bytes.
-func (in Input) Delivery(maxPayload int) (Delivery, error) {
+// maxBody is the limit of the body in bytes.
+func (in Input) Delivery(maxBody int) (Delivery, error) {
 	d := Delivery{
 		JobID: in.JobID, Event: in.Event, Status: in.Status, Body: in.Body,
 		RequestID: in.RequestID, Mode: in.Mode, Source: in.Source,
 	}
-	if n := len(in.Body.Data); n > maxPayload {
+	if n := len(in.Body.Data); n > maxBody {
 		field := "payload"
 		if in.Body.Kind == BodyBytes {
 			field = "payload_bytes"
 		}
-		return d, &InvalidError{Field: field, Problem: fmt.Sprintf("is %d bytes; the limit is %d", n, maxPayload), TooLarge: true}
+		return d, &InvalidError{Field: field, Problem: fmt.Sprintf("is %d bytes; the limit is %d", n, maxBody), TooLarge: true}
 	}
 	info, err := d.fillFromBody(in.Opaque)
 	if err != nil {

@@ -29,9 +29,9 @@ func (r *Record) Faults() []string {
 
 func (r *Record) bodyFaults(fault func(string, ...any)) {
 	switch {
-	case !r.PayloadDropped.IsZero() && r.Body.Data != "":
+	case !r.BodyDropped.IsZero() && r.Body.Data != "":
 		fault("has a payload that was dropped")
-	case !r.PayloadDropped.IsZero():
+	case !r.BodyDropped.IsZero():
 	case r.Body.Data == "" && r.Fingerprint != "":
 		fault("has no payload, but the fingerprint of one")
 	case r.Body.Data != "":

@@ -39,9 +39,9 @@ func lifeOf(t *testing.T) map[string]job.Record {
 	claimed := queued
 	claimed.Work = claimed.Work.Claim(grant, now)
 	dropped := record(job.ModeUntracked, "body")
-	dropped.Body, dropped.PayloadDropped = job.Body{}, now
+	dropped.Body, dropped.BodyDropped = job.Body{}, now
 	conflict := record(job.ModeUntracked, "body")
-	conflict.Conflicts, conflict.LastConflict = 1, &job.Conflict{Kind: job.ConflictPayload, Time: now}
+	conflict.Conflicts, conflict.LastConflict = 1, &job.Conflict{Kind: job.ConflictBody, Time: now}
 	token := leased.Work.Token
 	return map[string]job.Record{
 		"untracked": record(job.ModeUntracked, "body"), "bodyless": record(job.ModeUntracked, ""), "leased": leased,

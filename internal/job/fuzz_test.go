@@ -16,7 +16,7 @@ func FuzzDelivery(f *testing.F) {
 	f.Add("j", "", "", "", "", `{"job_id":"k"}`, byte(BodyText), true, byte(2), int64(1))
 	f.Add("", "e", "", "", "", "\ufeff"+`{"job_id":"j","event":"f","event":"e","status":1}`, byte(BodyText), false, byte(2), int64(time.Second))
 	f.Fuzz(func(t *testing.T, id, event, status, requestID, source, body string, kind byte, opaque bool, mode byte, lease int64) {
-		const maxPayload = 200
+		const maxBody = 200
 		in := Input{
 			JobID: id, Event: event, Status: status, RequestID: requestID, Source: source, Opaque: opaque,
 			Body: Body{Kind: BodyKind(kind % 3), Data: body}, Mode: WorkMode(mode),
@@ -28,7 +28,7 @@ func FuzzDelivery(f *testing.F) {
 			d := time.Duration(lease)
 			in.Lease = &d
 		}
-		d, err := in.Delivery(maxPayload)
+		d, err := in.Delivery(maxBody)
 		if err != nil {
 			if invalid := (*InvalidError)(nil); !errors.As(err, &invalid) || invalid.Field == "" {
 				t.Errorf("the error names no field: %v", err)
@@ -44,7 +44,7 @@ func FuzzDelivery(f *testing.F) {
 			}
 		}
 		switch {
-		case len(d.Body.Data) > maxPayload, d.Body != in.Body, d.Body.Kind == BodyText && !utf8.ValidString(body):
+		case len(d.Body.Data) > maxBody, d.Body != in.Body, d.Body.Kind == BodyText && !utf8.ValidString(body):
 			t.Errorf("the body %q becomes %+v", body, d.Body)
 		case d.RequestID == "" || d.RequestID == d.JobID:
 			t.Errorf("the request id %q passes", d.RequestID)
@@ -61,7 +61,7 @@ func FuzzDelivery(f *testing.F) {
 		again, err := Input{
 			JobID: d.JobID, Event: d.Event, Status: d.Status, RequestID: d.RequestID, Source: d.Source, Opaque: opaque,
 			Body: d.Body, Mode: d.Mode, Lease: in.Lease,
-		}.Delivery(maxPayload)
+		}.Delivery(maxBody)
 		if err != nil || again != d {
 			t.Errorf("given back it becomes %+v, %v\nfrom %+v", again, err, d)
 		}

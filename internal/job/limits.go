@@ -16,10 +16,10 @@ const (
 	MaxSourceBytes    = 64
 	MaxRequestIDBytes = 128
 
-	// DefaultMaxPayloadBytes is the limit of a body unless the operator sets another, MaxPayloadBytes the highest one
+	// DefaultMaxBodyBytes is the limit of a body unless the operator sets another, MaxBodyBytes the highest one
 	// that may be set: a job must fit into a response that a client with gRPC's default limit of 4 MiB can receive.
-	DefaultMaxPayloadBytes = 1 << 20
-	MaxPayloadBytes        = 3 << 20
+	DefaultMaxBodyBytes = 1 << 20
+	MaxBodyBytes        = 3 << 20
 )
 
 // The limits of what workers say, in bytes and in jobs.

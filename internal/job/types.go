@@ -73,8 +73,8 @@ type Record struct {
 	Status string
 	// Body is filled in only where the payload was asked for.
 	Body Body
-	// PayloadDropped is when retention dropped the body; zero when it did not.
-	PayloadDropped time.Time
+	// BodyDropped is when retention dropped the body; zero when it did not.
+	BodyDropped time.Time
 	// Fingerprint is the SHA-256 of the first delivery's body; empty when that had none or was empty, and for records
 	// that others wrote.
 	Fingerprint string
@@ -126,8 +126,8 @@ const (
 	ConflictNone ConflictKind = iota
 	// ConflictEvent: event or status are set on both sides and differ.
 	ConflictEvent
-	// ConflictPayload: only the content differs.
-	ConflictPayload
+	// ConflictBody: only the content differs.
+	ConflictBody
 )
 
 // Conflict is a delivery's disagreement with the stored one. The stored event and status stand in the record.

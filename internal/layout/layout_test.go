@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +20,7 @@ var allowed = map[string][]string{
 	"cmd/jobonce": {"internal/cli"},
 	"internal/cli": {"server", "client", "gen/jobonce/v1", "internal/batch", "internal/config", "internal/job",
 		"internal/load", "internal/mongostore", "internal/sqlitestore", "internal/telemetry"},
-	"server":               {"gen/jobonce/v1", "internal/job", "internal/payload"},
+	"server":               {"gen/jobonce/v1", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
 	"examples/frontend":    {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
@@ -29,11 +30,11 @@ var allowed = map[string][]string{
 	"internal/load":        {"client", "gen/jobonce/v1"},
 	"internal/mongostore":  {"internal/job", "internal/payload"},
 	"internal/payload":     {},
-	"internal/sqlitestore": {"internal/job", "internal/payload"},
+	"internal/sqlitestore": {"internal/job"},
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},
 
 	// For tests alone, and for the benchmarks, which are a module of their own.
-	"internal/storetest":         {"internal/job", "internal/payload", "internal/testenv"},
+	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
 	"internal/testenv/wireproxy": {},
 }
@@ -83,7 +84,7 @@ func list(t *testing.T, pattern string) []goPackage {
 }
 
 func TestImports(t *testing.T) {
-	found := make(map[string]bool)
+	found, imported := make(map[string]bool), make(map[[2]string]bool)
 	for _, p := range list(t, "./...") {
 		found[p.name()] = true
 		may, ok := allowed[p.name()]
@@ -91,9 +92,11 @@ func TestImports(t *testing.T) {
 			t.Errorf("%s is new: say in this test, and in docs/architecture.md, what it may import", p.name())
 		}
 		for _, path := range p.Imports {
-			if ours, ok := strings.CutPrefix(path, module); ok && !slices.Contains(may, ours) {
+			ours, ok := strings.CutPrefix(path, module)
+			if ok && !slices.Contains(may, ours) {
 				t.Errorf("%s must not import %s", p.name(), ours)
 			}
+			imported[[2]string{p.name(), ours}] = true
 			for driver, users := range drivers {
 				if strings.HasPrefix(path, driver) && !slices.Contains(users, p.name()) {
 					t.Errorf("%s must not import %s, which is for %v", p.name(), path, users)
@@ -101,9 +104,34 @@ func TestImports(t *testing.T) {
 			}
 		}
 	}
-	for name := range allowed {
+	for name, may := range allowed {
+		for _, unused := range may {
+			if !imported[[2]string{name, unused}] {
+				t.Errorf("%s does not import %s: take it out of this test, and of docs/architecture.md", name, unused)
+			}
+		}
 		if !found[name] {
 			t.Errorf("there is no package %s any more: take it out of this test", name)
+		}
+	}
+}
+
+// arrow is a line of the drawing in docs/architecture.md.
+var arrow = regexp.MustCompile(`(?m)^ {18}(\S+) +--> +(.+)$`)
+
+// TestDrawing holds the drawing to the table. It draws neither the command, which puts everything together, nor test packages.
+func TestDrawing(t *testing.T) {
+	drawn := make(map[string]bool)
+	for _, line := range arrow.FindAllStringSubmatch(read(t, "docs/architecture.md"), -1) {
+		drawn[line[1]] = true
+		if got := strings.Split(line[2], ", "); !slices.Equal(got, allowed[line[1]]) {
+			t.Errorf("docs/architecture.md has %s import %v, and not %v", line[1], got, allowed[line[1]])
+		}
+	}
+	for name, may := range allowed {
+		command := strings.HasPrefix(name, "cmd/") || name == "internal/cli"
+		if len(may) > 0 && !command && !slices.Contains(forTests, name) && !drawn[name] {
+			t.Errorf("docs/architecture.md does not draw what %s imports", name)
 		}
 	}
 }

@@ -205,8 +205,8 @@ func copyOf(r *job.Record, embed bool) (update bson.Raw, embedded bool) {
 	if !r.LastSeen.IsZero() {
 		b = bsoncore.AppendTimeElement(b, fieldLastSeen, r.LastSeen)
 	}
-	if !r.PayloadDropped.IsZero() {
-		b = bsoncore.AppendTimeElement(b, fieldPayloadDropped, r.PayloadDropped)
+	if !r.BodyDropped.IsZero() {
+		b = bsoncore.AppendTimeElement(b, fieldPayloadDropped, r.BodyDropped)
 	}
 	if r.Conflicts > 0 {
 		b = bsoncore.AppendInt64Element(b, fieldConflicts, r.Conflicts)

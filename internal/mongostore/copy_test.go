@@ -40,7 +40,7 @@ func copiedRecords(t *testing.T) []job.Record {
 			case i%3 == 1:
 				r.Conflicts, r.LastConflict = 2, &job.Conflict{Kind: job.ConflictEvent, Event: "other", Time: now}
 			case i == 3:
-				r.Body, r.PayloadDropped = job.Body{}, now
+				r.Body, r.BodyDropped = job.Body{}, now
 			}
 			if mode == job.ModeLeased && i%2 == 0 {
 				if r.Work, err = r.Work.Complete(r.Work.Token, "done"); err != nil {

@@ -75,7 +75,7 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 				r.Work = decodeWork(d)
 			}
 		case fieldPayloadDropped:
-			r.PayloadDropped = timeOf(v)
+			r.BodyDropped = timeOf(v)
 		case fieldPayload:
 			embedded = v
 		case fieldPayloadText:

@@ -10,7 +10,7 @@ import (
 	"github.com/jobonce/jobonce/internal/payload"
 )
 
-// The fields of the document. The first six are the seed's own, see docs/mongodb.md.
+// The fields of the document. The first six are those of the plain upsert, see docs/mongodb.md.
 const (
 	fieldJobID      = "job_id"
 	fieldEvent      = "event"

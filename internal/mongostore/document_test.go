@@ -51,7 +51,7 @@ func documentOf(t *testing.T, jobs *mongo.Collection, jobID string) bson.Raw {
 
 func delivery(t *testing.T, in job.Input) job.Delivery {
 	t.Helper()
-	d, err := in.Delivery(job.MaxPayloadBytes)
+	d, err := in.Delivery(job.MaxBodyBytes)
 	if err != nil {
 		t.Fatalf("delivery %.80q: %v", in.JobID, err)
 	}
@@ -115,7 +115,7 @@ func TestPayloadCases(t *testing.T) {
 			field := "payload_text"
 			if c.Want == "invalid" {
 				in.Body = job.Body{Kind: job.BodyText, Data: string(c.Base64)}
-				if _, err := in.Delivery(job.MaxPayloadBytes); err == nil {
+				if _, err := in.Delivery(job.MaxBodyBytes); err == nil {
 					t.Fatal("it is taken as text")
 				}
 				in.Body.Kind, field = job.BodyBytes, "payload_bytes"

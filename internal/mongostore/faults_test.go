@@ -113,7 +113,7 @@ func newDelivery(t *testing.T, jobID, requestID string, mode job.WorkMode) job.D
 		lease := time.Minute
 		in.Lease = &lease
 	}
-	d, err := in.Delivery(job.DefaultMaxPayloadBytes)
+	d, err := in.Delivery(job.DefaultMaxBodyBytes)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// The names used when none are configured: those of the seed's sample.
+// The names used when none are configured.
 const (
 	DefaultDatabase   = "app"
 	DefaultCollection = "sume_jobs"

@@ -101,7 +101,7 @@ func TestKilledUnderLoad(t *testing.T) {
 				id := fmt.Sprintf("job-%d-%d", i%pairs, n)
 				c, _ := tallies.LoadOrStore(id, &tally{})
 				in := job.Input{JobID: id, RequestID: fmt.Sprintf("request-%d-%d", i, n)}
-				d, err := in.Delivery(job.MaxPayloadBytes)
+				d, err := in.Delivery(job.MaxBodyBytes)
 				if err == nil {
 					err = f.call(ctx, d, c.(*tally))
 				}

@@ -1,5 +1,5 @@
-// Package mongostore is the production store: one document per job in a MongoDB collection, written by the seed's own
-// upsert, so that frontends which still run that themselves and JobOnce agree on who was first. It is the only package
+// Package mongostore is the production store: one document per job in a MongoDB collection, written by the plain
+// upsert of frontends without JobOnce, so that they and JobOnce agree on who was first. It is the only package
 // that knows the driver.
 package mongostore
 

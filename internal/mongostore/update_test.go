@@ -45,7 +45,7 @@ func TestUpdateBounds(t *testing.T) {
 		"one level deeper":          {nested(maxDepth + 1), true, false},
 		"small ints, large BSON":    {`{"a":[` + strings.Repeat("1,", 1_100_000) + `1]}`, true, false},
 		"objects without content":   {`{"a":[` + strings.Repeat("{},", 1_000_000) + `{}]}`, true, false},
-		"largest body, one string":  {`{"a":"` + strings.Repeat("x", job.MaxPayloadBytes-8) + `"}`, true, true},
+		"largest body, one string":  {`{"a":"` + strings.Repeat("x", job.MaxBodyBytes-8) + `"}`, true, true},
 		"large, and within bounds":  {`{"a":[` + strings.Repeat("1,", 200_000) + `1]}`, true, true},
 		"unfaithful after the rest": {`{"a":{"b":[1,2]},"c":1e400}`, true, false},
 	} {

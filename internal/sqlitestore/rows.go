@@ -76,7 +76,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	r.Fingerprint = string(fingerprint)
 	r.FirstSeen, r.LastSeen = fromMillis(first), fromMillis(last)
 	if dropped.Valid {
-		r.PayloadDropped = fromMillis(dropped.Int64)
+		r.BodyDropped = fromMillis(dropped.Int64)
 	}
 	if conflictKind.Valid {
 		r.LastConflict = &job.Conflict{Kind: job.ConflictKind(conflictKind.V), Event: conflictEvent.String,
@@ -92,7 +92,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	r.Work.Token, r.Work.RequestID, r.Work.ClaimID = token.String, requestID.String, claimID.String
 	r.Work.RequestFingerprint = string(workFingerprint)
 	r.Work.Result, r.Work.Error = result.String, reason.String
-	if withBody && r.PayloadDropped.IsZero() {
+	if withBody && r.BodyDropped.IsZero() {
 		r.setBody(text, bytes)
 	}
 	return r, nil
@@ -110,7 +110,7 @@ func (r *row) setBody(text sql.NullString, bytes []byte) {
 
 // lostBody is an error when the row must have a body and has none: work on it would be done on nothing.
 func (r *row) lostBody() error {
-	if r.Fingerprint != "" && r.Body.Data == "" && r.PayloadDropped.IsZero() {
+	if r.Fingerprint != "" && r.Body.Data == "" && r.BodyDropped.IsZero() {
 		return &unusable{r.JobID, errors.New("its body is missing")}
 	}
 	return nil

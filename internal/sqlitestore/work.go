@@ -175,7 +175,7 @@ func (s *Store) saveWork(r *row, next job.Work) error {
 
 // readBody reads the row's body into it.
 func (s *Store) readBody(r *row) error {
-	if r.kind == job.BodyNone || !r.PayloadDropped.IsZero() {
+	if r.kind == job.BodyNone || !r.BodyDropped.IsZero() {
 		return nil
 	}
 	var text sql.NullString

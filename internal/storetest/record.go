@@ -69,7 +69,7 @@ func conflicts(t *testing.T, e Env) {
 		{"event across sources", nil, func(in *job.Input) { in.Status = "ERROR"; in.Source = "poll" }, job.ConflictEvent},
 		{"no event", nil, func(in *job.Input) { in.Event, in.Status = "", "" }, job.ConflictNone},
 		{"no event stored", func(in *job.Input) { in.Event = "" }, func(in *job.Input) { in.Event = "x" }, job.ConflictNone},
-		{"payload", nil, func(in *job.Input) { in.Body.Data = "b" }, job.ConflictPayload},
+		{"payload", nil, func(in *job.Input) { in.Body.Data = "b" }, job.ConflictBody},
 		{"same bytes, other kind", nil, func(in *job.Input) { in.Body.Kind = job.BodyBytes }, job.ConflictNone},
 		{"other source", nil, func(in *job.Input) { in.Body.Data = "b"; in.Source = "poll" }, job.ConflictNone},
 		{"no payload", nil, func(in *job.Input) { in.Body = job.Body{} }, job.ConflictNone},

@@ -163,7 +163,7 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	case op.status != j.status:
 		want.conflict = job.ConflictEvent
 	case op.body != j.body:
-		want.conflict = job.ConflictPayload
+		want.conflict = job.ConflictBody
 	}
 	sameEvent := want.conflict != job.ConflictEvent
 	creator := op.request == j.creator && op.body == j.body && sameEvent

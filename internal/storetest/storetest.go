@@ -116,7 +116,7 @@ func plain(jobID, requestID string) job.Input { return job.Input{JobID: jobID, R
 
 func check(t *testing.T, in job.Input) job.Delivery {
 	t.Helper()
-	d, err := in.Delivery(job.MaxPayloadBytes)
+	d, err := in.Delivery(job.MaxBodyBytes)
 	if err != nil {
 		t.Fatalf("delivery %.80q: %v", in.JobID, err)
 	}

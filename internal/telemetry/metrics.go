@@ -1,4 +1,4 @@
-// Package telemetry is what an operator watches a service by: the metrics and the HTTP listener that shows them.
+// Package telemetry is what an operator watches a service by: the metrics and the ops listener that shows them.
 package telemetry
 
 import (

@@ -22,20 +22,20 @@ const (
 	maxScrapes = 4
 )
 
-// Admin is the HTTP listener for operators and their machines:
+// Ops is the HTTP listener for operators and their machines:
 //
 //	/metrics  the metrics, for Prometheus
 //	/livez    200 as long as the process runs
 //	/readyz   200 when the service is ready, else 503 with the reason
 //
 // It has no authentication, and the reason may name hosts and paths: it is for a network that only operators reach.
-type Admin struct {
+type Ops struct {
 	server *http.Server
 }
 
-// NewAdmin makes a listener that shows m. check returns nil when the service is ready, otherwise why it is not. It starts
+// NewOps makes a listener that shows m. check returns nil when the service is ready, otherwise why it is not. It starts
 // nothing.
-func NewAdmin(m *Metrics, check func(context.Context) error, logger *slog.Logger) *Admin {
+func NewOps(m *Metrics, check func(context.Context) error, logger *slog.Logger) *Ops {
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
@@ -51,7 +51,7 @@ func NewAdmin(m *Metrics, check func(context.Context) error, logger *slog.Logger
 		}
 		say(w, http.StatusOK, "ok")
 	})
-	return &Admin{server: &http.Server{
+	return &Ops{server: &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
@@ -73,22 +73,22 @@ func say(w http.ResponseWriter, code int, text string) {
 }
 
 // Run serves on the listener, which it closes, until ctx ends; then it returns nil. It may be called once.
-func (a *Admin) Run(ctx context.Context, lis net.Listener) error {
+func (o *Ops) Run(ctx context.Context, lis net.Listener) error {
 	served := make(chan error, 1)
-	go func() { served <- a.server.Serve(lis) }()
+	go func() { served <- o.server.Serve(lis) }()
 	select {
 	case err := <-served:
-		_ = a.server.Close() // what it accepted before
-		return fmt.Errorf("serve the admin pages on %v: %w", lis.Addr(), err)
+		_ = o.server.Close() // what it accepted before
+		return fmt.Errorf("serve the ops listener on %v: %w", lis.Addr(), err)
 	case <-ctx.Done():
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
-	if err := a.server.Shutdown(stop); err != nil {
-		_ = a.server.Close()
+	if err := o.server.Shutdown(stop); err != nil {
+		_ = o.server.Close()
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve the admin pages on %v: %w", lis.Addr(), err)
+		return fmt.Errorf("serve the ops listener on %v: %w", lis.Addr(), err)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 
 func TestPages(t *testing.T) {
 	ready := errors.New("the database is away")
-	admin := NewAdmin(NewMetrics(Build{}), func(ctx context.Context) error {
+	ops := NewOps(NewMetrics(Build{}), func(ctx context.Context) error {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the store is asked without a deadline")
 		}
@@ -34,7 +34,7 @@ func TestPages(t *testing.T) {
 		{nil, "GET", "/readyz/x", 404, "404 page not found\n"},
 	} {
 		ready = tc.ready
-		if code, body := get(t, admin.server.Handler, tc.method, tc.path); code != tc.code || body != tc.body {
+		if code, body := get(t, ops.server.Handler, tc.method, tc.path); code != tc.code || body != tc.body {
 			t.Errorf("%s %s: %d %q, want %d %q", tc.method, tc.path, code, body, tc.code, tc.body)
 		}
 	}
@@ -49,8 +49,8 @@ func start(t *testing.T, check func(context.Context) error) (base string, lis ne
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	admin := NewAdmin(NewMetrics(Build{}), check, testenv.Logger(t))
-	go func() { done <- admin.Run(ctx, lis) }()
+	ops := NewOps(NewMetrics(Build{}), check, testenv.Logger(t))
+	go func() { done <- ops.Run(ctx, lis) }()
 	return "http://" + lis.Addr().String(), lis, cancel, done
 }
 

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+
+	"google.golang.org/grpc"
+
+	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/telemetry"
+	"github.com/jobonce/jobonce/server"
+)
+
+// ops is the ops listener of serve and the metrics that it shows. The nil one is that of a service without: it does
+// nothing, and nothing is measured.
+type ops struct {
+	lis     net.Listener
+	metrics *telemetry.Metrics
+}
+
+// newOps binds the address; nil when that is empty.
+func newOps(ctx context.Context, address string) (*ops, error) {
+	if address == "" {
+		return nil, nil
+	}
+	lis, err := listen(ctx, "--ops-listen", address)
+	if err != nil {
+		return nil, err
+	}
+	v := readVersion()
+	return &ops{lis: lis, metrics: telemetry.NewMetrics(telemetry.Build{Version: v.Version, Commit: v.Commit, Go: v.Go})}, nil
+}
+
+// address is where it listens, for the log.
+func (o *ops) address() string {
+	if o == nil {
+		return "none"
+	}
+	return o.lis.Addr().String()
+}
+
+// close closes a listener that nobody served on; otherwise it was closed before.
+func (o *ops) close() {
+	if o != nil {
+		_ = o.lis.Close()
+	}
+}
+
+// observe has batches and calls measured.
+func (o *ops) observe(batches *batch.Config, calls *server.Config) {
+	if o == nil {
+		return
+	}
+	batches.Observe = o.metrics.Written
+	calls.Observer = o.metrics
+	calls.UnaryInterceptors = []grpc.UnaryServerInterceptor{o.metrics.UnaryInterceptor()}
+	calls.StreamInterceptors = []grpc.StreamServerInterceptor{o.metrics.StreamInterceptor()}
+}
+
+// run serves until ctx ends. The service counts as ready until serving ends, as long as its store is.
+func (o *ops) run(ctx, serving context.Context, jobs *batch.Store, store *openStore, logger *slog.Logger) error {
+	if o == nil {
+		return nil
+	}
+	o.metrics.WatchQueue(jobs.Queued)
+	o.metrics.WatchReady(jobs.Check)
+	if store.clockOffset != nil {
+		o.metrics.WatchClock(store.clockOffset)
+	}
+	if store.unclaimable != nil {
+		o.metrics.WatchUnclaimable(store.unclaimable)
+	}
+	ready := func(ctx context.Context) error {
+		if serving.Err() != nil {
+			return errors.New("the service is stopping")
+		}
+		return jobs.Check(ctx)
+	}
+	return telemetry.NewOps(o.metrics, ready, logger).Run(ctx, o.lis)
+}

@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jobonce/jobonce/internal/config"
+)
+
+// TestOpsListenByItsOldName sets the address of the ops listener by either name, in each place.
+func TestOpsListenByItsOldName(t *testing.T) {
+	for _, tc := range []struct {
+		name, args, env, file string
+		want, refused         string
+	}{
+		{name: "none"},
+		{name: "new", args: "--ops-listen a:1", want: "a:1"},
+		{name: "old flag", args: "--admin-listen a:1", want: "a:1"},
+		{name: "old variable", env: "a:1", want: "a:1"},
+		{name: "old key", file: "serve: {admin-listen: 'a:1'}", want: "a:1"},
+		{name: "both alike", args: "--ops-listen a:1", env: "a:1", want: "a:1"},
+		{name: "two flags", args: "--ops-listen a:1 --admin-listen b:1",
+			refused: "--ops-listen is a:1, but --admin-listen, its old name, is b:1; leave the old one out"},
+		{name: "flag and variable", args: "--ops-listen a:1", env: "b:1",
+			refused: "--ops-listen is a:1, but JOBONCE_ADMIN_LISTEN, its old name, is b:1; leave the old one out"},
+		{name: "one file", file: "serve: {ops-listen: 'a:1', admin-listen: 'b:1'}", refused: "serve.ops-listen of "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg, keys := newServeConfig()
+			keys.String(config.FileFlag, "", "")
+			path := filepath.Join(t.TempDir(), "f.yaml")
+			if err := os.WriteFile(path, []byte(tc.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := keys.Parse(append(strings.Fields(tc.args), "--config", path)); err != nil {
+				t.Fatal(err)
+			}
+			err := config.Apply(keys, keys, "serve", func(name string) (string, bool) {
+				return tc.env, tc.env != "" && name == "JOBONCE_ADMIN_LISTEN"
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch err := cfg.chooseOps(keys); {
+			case tc.refused != "":
+				if err == nil || !strings.Contains(err.Error(), tc.refused) {
+					t.Errorf("got %v, want %s", err, tc.refused)
+				}
+			case err != nil || cfg.opsListen != tc.want:
+				t.Errorf("got %q, %v, want %q", cfg.opsListen, err, tc.want)
+			}
+		})
+	}
+}
