@@ -66,14 +66,16 @@ type Client struct {
 	conn    *grpc.ClientConn
 	service joboncev1.IdempotencyServiceClient
 	work    joboncev1.WorkServiceClient
-	// recordAttempt makes one attempt of a RecordDelivery call.
-	recordAttempt func(context.Context, *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error)
-	policy        RetryPolicy
-	timeout       time.Duration
-	single        bool           // There is no other instance to turn to.
-	random        func() float64 // from 0 to 1
-	done          chan struct{}
-	close         func() error
+	// deliveries, renewals and settlings make attempts of the calls that can share one. Settlings complete and release work:
+	// renewals do not wait behind their results.
+	deliveries          deliveries
+	renewals, settlings *changes
+	policy              RetryPolicy
+	timeout             time.Duration
+	single              bool           // There is no other instance to turn to.
+	random              func() float64 // from 0 to 1
+	done                chan struct{}
+	close               func() error
 }
 
 // New makes a client of the service at target, "host:port" or any other name that gRPC can resolve; with several
@@ -119,12 +121,9 @@ func New(target string, opts ...Option) (*Client, error) {
 	if !o.tokenVaries {
 		token = nil
 	}
-	c.recordAttempt = newCoalescer(c.service, token).record
-	if !o.shared() {
-		c.recordAttempt = func(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
-			return attempt(ctx, c.service.RecordDelivery, req)
-		}
-	}
+	shared := o.shared()
+	c.deliveries = newDeliveries(c.service, token, shared)
+	c.renewals, c.settlings = newChanges(c.work, token, shared), newChanges(c.work, token, shared)
 	c.close = sync.OnceValue(func() error {
 		close(c.done)
 		return conn.Close()

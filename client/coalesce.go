@@ -12,8 +12,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
-	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
 const (
@@ -28,93 +26,102 @@ const (
 	maxTogetherBytes = 4 << 20
 )
 
-// coalescer sends deliveries of concurrent callers together. A lone call goes out at once, as it would without: there is
-// no timer, only what piles up while calls are under way shares the next one.
-type coalescer struct {
-	service joboncev1.IdempotencyServiceClient
+// coalescer sends calls of concurrent callers together. A lone call goes out at once, as it would without: there is no
+// timer, only what piles up while calls are under way shares the next one.
+type coalescer[Req proto.Message, Resp any] struct {
+	// one makes one attempt of a call on its own; together one of several, with an answer for each.
+	one      func(context.Context, Req) (Resp, *Error)
+	together func(context.Context, []Req) ([]answer[Resp], *Error)
 	// token asks for each caller's token. Nil when all have the same, or none.
 	token *bearer
+	// apart is set when no calls are to go out together, or when the service has no call for that.
+	apart atomic.Bool
 
 	mu     sync.Mutex
-	queues map[string]*queue // by token; those that are in use
+	queues map[string]*queue[Req, Resp] // by token; those that are in use
 }
 
-// queue is the deliveries of one token.
-type queue struct {
+// answer is what became of one of several calls.
+type answer[Resp any] struct {
+	resp Resp
+	err  *Error
+}
+
+// queue is the calls of one token.
+type queue[Req proto.Message, Resp any] struct {
 	token    string
 	underWay int
-	waiting  []*waiter
-}
-
-func newCoalescer(service joboncev1.IdempotencyServiceClient, token *bearer) *coalescer {
-	return &coalescer{service: service, token: token, queues: make(map[string]*queue)}
+	waiting  []*waiter[Req, Resp]
 }
 
 // waiter is a call that goes out with others.
-type waiter struct {
+type waiter[Req proto.Message, Resp any] struct {
 	ctx  context.Context
-	req  *joboncev1.RecordDeliveryRequest
+	req  Req
 	sent bool // guarded by the coalescer's lock
-	resp *joboncev1.RecordDeliveryResponse
-	// lacks: the answer came without what a single call would have been told.
-	lacks bool
-	err   *Error
+	answer[Resp]
+	// alone: it was not sent after all, and is to go out on its own.
+	alone bool
 	done  chan struct{}
 }
 
-// record makes one attempt of a RecordDelivery call.
-func (c *coalescer) record(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, *Error) {
-	if md, _ := metadata.FromOutgoingContext(ctx); len(md) > 0 {
-		return attempt(ctx, c.service.RecordDelivery, req) // what its caller sends beside it, a batch cannot carry
+// newCoalescer makes a coalescer. together returns the call's error, or as many answers as there were requests. shared
+// says whether calls may go out together at all.
+func newCoalescer[Req proto.Message, Resp any](
+	one func(context.Context, Req) (Resp, *Error), together func(context.Context, []Req) ([]answer[Resp], *Error),
+	token *bearer, shared bool,
+) *coalescer[Req, Resp] {
+	c := &coalescer[Req, Resp]{one: one, together: together, token: token, queues: make(map[string]*queue[Req, Resp])}
+	c.apart.Store(!shared)
+	return c
+}
+
+// do makes one attempt of a call.
+func (c *coalescer[Req, Resp]) do(ctx context.Context, req Req) (Resp, *Error) {
+	if md, _ := metadata.FromOutgoingContext(ctx); len(md) > 0 || c.apart.Load() {
+		return c.one(ctx, req) // what its caller sends beside it, a batch cannot carry
 	}
 	token := ""
 	if c.token != nil {
 		var err error
 		if ctx, token, err = c.token.ask(ctx); err != nil {
-			return attempt(ctx, c.service.RecordDelivery, req) // gRPC makes the call's error of it
+			return c.one(ctx, req) // gRPC makes the call's error of it
 		}
 	}
 	c.mu.Lock()
 	q := c.queues[token]
 	if q == nil {
-		q = &queue{token: token}
+		q = &queue[Req, Resp]{token: token}
 		c.queues[token] = q
 	}
 	if q.underWay < maxUnderWay {
 		q.underWay++
 		c.mu.Unlock()
 		defer c.hold(q)()
-		return attempt(ctx, c.service.RecordDelivery, req)
+		return c.one(ctx, req)
 	}
 	// A copy: the caller may leave, and use its request again, while the batch is being sent.
-	w := &waiter{ctx: ctx, req: proto.CloneOf(req), done: make(chan struct{})}
+	w := &waiter[Req, Resp]{ctx: ctx, req: proto.CloneOf(req), done: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	c.mu.Unlock()
-
 	select {
 	case <-w.done:
 	case <-ctx.Done():
-		return nil, c.abandon(q, w)
+		var none Resp
+		return none, c.abandon(q, w)
 	}
-	switch {
-	case w.err != nil:
-		return nil, w.err
-	case w.lacks:
-		return c.completed(ctx, w.resp)
+	if w.alone {
+		return c.one(ctx, req)
 	}
-	// A batch says it once, a single call twice.
-	if work := w.resp.GetJob().GetWork(); work != nil && w.resp.GetResult() != "" {
-		work.Result = w.resp.GetResult()
-	}
-	return w.resp, nil
+	return w.resp, w.err
 }
 
 // abandon takes a call whose caller has left out of the queue, if it is still there, and gives its error.
-func (c *coalescer) abandon(q *queue, w *waiter) *Error {
+func (c *coalescer[Req, Resp]) abandon(q *queue[Req, Resp], w *waiter[Req, Resp]) *Error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !w.sent {
-		q.waiting = slices.DeleteFunc(q.waiting, func(other *waiter) bool { return other == w })
+		q.waiting = slices.DeleteFunc(q.waiting, func(other *waiter[Req, Resp]) bool { return other == w })
 	}
 	e := fromStatus(status.FromContextError(w.ctx.Err()))
 	e.contextOver, e.OutcomeUnknown = true, w.sent
@@ -122,7 +129,7 @@ func (c *coalescer) abandon(q *queue, w *waiter) *Error {
 }
 
 // hold keeps a place that was taken until free is called, or its time is over.
-func (c *coalescer) hold(q *queue) (free func()) {
+func (c *coalescer[Req, Resp]) hold(q *queue[Req, Resp]) (free func()) {
 	leave := sync.OnceFunc(func() { c.next(q) })
 	timer := time.AfterFunc(maxHeld, leave)
 	return func() {
@@ -132,7 +139,7 @@ func (c *coalescer) hold(q *queue) (free func()) {
 }
 
 // next has what has piled up take over a place, or gives it up.
-func (c *coalescer) next(q *queue) {
+func (c *coalescer[Req, Resp]) next(q *queue[Req, Resp]) {
 	c.mu.Lock()
 	together := q.take()
 	if len(together) == 0 {
@@ -147,7 +154,7 @@ func (c *coalescer) next(q *queue) {
 }
 
 // take takes the oldest that wait, as many as go together.
-func (q *queue) take() []*waiter {
+func (q *queue[Req, Resp]) take() []*waiter[Req, Resp] {
 	n, bytes := 0, 0
 	for _, w := range q.waiting {
 		bytes += proto.Size(w.req) // Whatever field they are in: the service bounds the request as a whole.
@@ -167,7 +174,7 @@ func (q *queue) take() []*waiter {
 
 // send makes one call of them all, under a context of its own: it lasts as long as the most patient caller, and ends when
 // all have left. All that it has of theirs is the token. It holds a place until the first of them leaves at most.
-func (c *coalescer) send(q *queue, together []*waiter) {
+func (c *coalescer[Req, Resp]) send(q *queue[Req, Resp], together []*waiter[Req, Resp]) {
 	free := c.hold(q)
 	defer free()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -178,10 +185,10 @@ func (c *coalescer) send(q *queue, together []*waiter) {
 	latest, bounded := time.Time{}, true
 	var left atomic.Int64
 	left.Store(int64(len(together)))
-	req := &joboncev1.BatchRecordDeliveriesRequest{Deliveries: make([]*joboncev1.RecordDeliveryRequest, len(together))}
+	reqs := make([]Req, len(together))
 	stops := make([]func() bool, len(together))
 	for i, w := range together {
-		req.Deliveries[i] = w.req
+		reqs[i] = w.req
 		deadline, ok := w.ctx.Deadline()
 		bounded = bounded && ok
 		if deadline.After(latest) {
@@ -200,10 +207,9 @@ func (c *coalescer) send(q *queue, together []*waiter) {
 		defer cancelLatest()
 	}
 	if len(together) == 1 {
-		w := together[0]
-		w.resp, w.err = attempt(ctx, c.service.RecordDelivery, w.req)
+		together[0].resp, together[0].err = c.one(ctx, reqs[0])
 	} else {
-		c.sendBatch(ctx, req, together)
+		c.sendTogether(ctx, reqs, together)
 	}
 	for i, w := range together {
 		stops[i]() // Before its caller goes on and leaves its context.
@@ -211,58 +217,23 @@ func (c *coalescer) send(q *queue, together []*waiter) {
 	}
 }
 
-// sendBatch makes one call of several.
-func (c *coalescer) sendBatch(ctx context.Context, req *joboncev1.BatchRecordDeliveriesRequest, together []*waiter) {
-	resp, err := attempt(ctx, c.service.BatchRecordDeliveries, req)
-	if got := len(resp.GetResults()); err == nil && got != len(together) {
-		err = unreadable(fmt.Sprintf("%d results for %d deliveries", got, len(together)))
+// sendTogether makes one call of several.
+func (c *coalescer[Req, Resp]) sendTogether(ctx context.Context, reqs []Req, together []*waiter[Req, Resp]) {
+	answers, err := c.together(ctx, reqs)
+	if err == nil && len(answers) != len(reqs) {
+		err = unreadable(fmt.Sprintf("%d results for %d calls in one", len(answers), len(reqs)))
 	}
-	// A service of before result_omitted leaves all results out and does not say so. It shows in no single answer.
-	carried := slices.ContainsFunc(resp.GetResults(), func(r *joboncev1.BatchRecordDeliveriesResponse_Result) bool {
-		return r.GetResponse().GetResult() != "" || r.GetResponse().GetResultOmitted()
-	})
+	alone := err != nil && err.Code == codes.Unimplemented
+	if alone {
+		c.apart.Store(true)
+	}
 	for i, w := range together {
+		w.alone = alone
 		if err != nil {
 			own := *err
 			w.err = &own
 		} else {
-			w.resp, w.err = readResult(resp.GetResults()[i])
-			w.lacks = lacking(w.resp, carried)
+			w.answer = answers[i]
 		}
 	}
-}
-
-// lacking tells whether a batch's answer lacks the result of completed work, or the body of a job to work on. carried:
-// results that fit come along.
-func lacking(resp *joboncev1.RecordDeliveryResponse, carried bool) bool {
-	switch resp.GetDisposition() {
-	case joboncev1.Disposition_DISPOSITION_COMPLETED:
-		return resp.GetResultOmitted() || !carried && resp.GetResult() == ""
-	case joboncev1.Disposition_DISPOSITION_RECLAIMED:
-		return resp.GetJob().GetBody() == nil
-	}
-	return false
-}
-
-// completed reads what an answer lacks.
-func (c *coalescer) completed(ctx context.Context, resp *joboncev1.RecordDeliveryResponse) (*joboncev1.RecordDeliveryResponse, *Error) {
-	req := &joboncev1.GetJobRequest{JobId: resp.GetJob().GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL}
-	if resp.GetDisposition() == joboncev1.Disposition_DISPOSITION_COMPLETED {
-		req.View = joboncev1.JobView_JOB_VIEW_BASIC
-	}
-	got, err := attempt(ctx, c.service.GetJob, req)
-	switch {
-	case err != nil && err.Code == codes.NotFound:
-		return resp, nil // deleted meanwhile: there is nothing to add
-	case err != nil:
-		err.OutcomeUnknown = true // The read wrote nothing, but the delivery before it is recorded.
-		return nil, err
-	}
-	if req.GetView() == joboncev1.JobView_JOB_VIEW_FULL {
-		resp.Job.Body = got.GetJob().GetBody()
-	} else {
-		resp.Result, resp.ResultOmitted = got.GetJob().GetWork().GetResult(), false
-		resp.Job.Work.Result = resp.GetResult()
-	}
-	return resp, nil
 }

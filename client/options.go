@@ -61,17 +61,18 @@ func WithTLS(config *tls.Config) Option {
 	return func(o *options) { o.useTLS, o.tlsConfig = true, config }
 }
 
-// WithoutBatching sends every delivery in a call of its own. Otherwise deliveries that are recorded at the same time, and
-// more than a few, share calls: each keeps its deadline, its request_id and its error, one alone is sent at once either
-// way, and a busy program does several times as many.
+// WithoutBatching sends every delivery, and every change of a lease, in a call of its own. Otherwise deliveries that are
+// recorded at the same time, and more than a few, share calls: each keeps its deadline, its request_id and its error, one
+// alone is sent at once either way, and a busy program does several times as many. So do renewals, and so do completions
+// and releases, where the service takes them together.
 //
-// Nobody's delivery goes out as somebody else's. Only deliveries with the same token share a call, a delivery whose context
-// has outgoing metadata goes alone, and all go alone when there are [WithDialOptions]: see [WithBatching].
+// Nothing goes out as somebody else's. Only what has the same token shares a call, what comes with outgoing metadata in its
+// context goes alone, and all goes alone when there are [WithDialOptions]: see [WithBatching].
 func WithoutBatching() Option {
 	return func(o *options) { o.batching = new(false) }
 }
 
-// WithBatching lets deliveries share calls, as without [WithDialOptions], also when there are some. A call that is shared
+// WithBatching lets calls be shared, as without [WithDialOptions], also when there are some. A call that is shared
 // has none of its callers' contexts, so say this only where no interceptor, stats handler or credentials among those
 // options reads a caller's context: they would take all callers for one.
 func WithBatching() Option {
@@ -96,10 +97,9 @@ func WithToken(token string) Option {
 
 // WithTokenSource is [WithToken] with a token that can change: source is asked at every attempt of every call, from
 // many goroutines at once, and should keep what it got. It gets the context of the call, so that it can give each caller
-// a token of its own; deliveries share calls only with those of the same token. Where there may be several instances, gRPC
-// asks for their health in the context of no caller, and goes without a token when source has none for that. When source
-// fails, the call fails with UNAUTHENTICATED and is not retried; an error made by gRPC's status.Error with
-// codes.Unavailable is.
+// a token of its own; what shares a call has the same token. Where there may be several instances, gRPC asks for their
+// health in the context of no caller, and goes without a token when source has none for that. When source fails, the call
+// fails with UNAUTHENTICATED and is not retried; an error made by gRPC's status.Error with codes.Unavailable is.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(o *options) {
 		if source == nil && o.invalid == nil {
@@ -144,8 +144,8 @@ func WithUserAgent(name string) Option {
 }
 
 // WithDialOptions hands options on to gRPC, such as interceptors and stats handlers. They come last and beat this
-// package's own. What they read of a caller's context nobody can tell, so every delivery then goes in a call of its own,
-// unless [WithBatching] says that they read nothing.
+// package's own. What they read of a caller's context nobody can tell, so nothing then shares a call, unless [WithBatching]
+// says that they read nothing.
 func WithDialOptions(opts ...grpc.DialOption) Option {
 	return func(o *options) { o.dial = append(o.dial, opts...) }
 }

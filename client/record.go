@@ -28,7 +28,7 @@ func (c *Client) RecordDelivery(
 	return resp, nil
 }
 
-// record is RecordDelivery. sent is as in [call].
+// record is RecordDelivery. sent is as in claimWork.
 func (c *Client) record(
 	ctx context.Context, req *joboncev1.RecordDeliveryRequest,
 ) (resp *joboncev1.RecordDeliveryResponse, sent time.Time, err *Error) {
@@ -39,7 +39,7 @@ func (c *Client) record(
 	err = c.retry(ctx, 0, func(ctx context.Context) *Error {
 		sent = time.Now()
 		var err *Error
-		if resp, err = c.recordAttempt(ctx, req); err != nil {
+		if resp, err = c.deliveries.record(ctx, req); err != nil {
 			err.RequestID = req.GetRequestId()
 		}
 		return err

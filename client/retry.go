@@ -146,24 +146,6 @@ func (c *Client) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// call makes attempts of one call until one is answered; see retry. sent is when that attempt began, on the monotonic
-// clock: a duration in the answer counts from then on at the latest.
-func call[Req, Resp any](
-	ctx context.Context, c *Client, rpc func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
-	requestID string, wait time.Duration,
-) (resp Resp, sent time.Time, err *Error) {
-	err = c.retry(ctx, wait, func(ctx context.Context) *Error {
-		sent = time.Now()
-		var err *Error
-		resp, err = attempt(ctx, rpc, req)
-		if err != nil {
-			err.RequestID = requestID
-		}
-		return err
-	})
-	return resp, sent, err
-}
-
 // attempt makes one call and reads its error.
 func attempt[Req, Resp any](
 	ctx context.Context, call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,

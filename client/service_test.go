@@ -39,6 +39,7 @@ const (
 	renewRPC    = "RenewLease"
 	completeRPC = "CompleteWork"
 	releaseRPC  = "ReleaseWork"
+	changesRPC  = "BatchChangeLeases"
 )
 
 // maxAttempts is how many leases the service grants for a job.

@@ -25,7 +25,8 @@ func (c *Client) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest)
 	return resp, nil
 }
 
-// claimWork is ClaimWork. sent is as in [call].
+// claimWork is ClaimWork. sent is when the attempt that was answered began, on the monotonic clock: a duration in the answer
+// counts from then on at the latest.
 func (c *Client) claimWork(
 	ctx context.Context, req *joboncev1.ClaimWorkRequest,
 ) (resp *joboncev1.ClaimWorkResponse, sent time.Time, err *Error) {
@@ -44,15 +45,21 @@ func (c *Client) claimWork(
 		req = proto.CloneOf(req)
 		req.RequestId = rand.Text()
 	}
-	resp, sent, err = call(ctx, c, c.work.ClaimWork, req, req.GetRequestId(), max(0, req.GetWait().AsDuration()))
+	err = c.retry(ctx, max(0, req.GetWait().AsDuration()), func(ctx context.Context) (err *Error) {
+		sent = time.Now()
+		if resp, err = attempt(ctx, c.work.ClaimWork, req); err != nil {
+			err.RequestID = req.GetRequestId()
+		}
+		return err
+	})
 	if got, asked := len(resp.GetJobs()), max(1, int(req.GetMaxJobs())); err == nil && got > asked {
 		return nil, sent, unreadable(fmt.Sprintf("%d jobs where %d were asked for", got, asked))
 	}
 	return resp, sent, err
 }
 
-// RenewLease lets a lease run anew from now, and never makes it shorter, and returns it with its new end. The error is an [*Error]; it matches [ErrLeaseLost]
-// when the token holds the lease no more, and [ErrJobNotFound] when the job was deleted.
+// RenewLease lets a lease run anew from now, and never makes it shorter, and returns it with its new end. The error is an
+// [*Error]; it matches [ErrLeaseLost] when the token holds the lease no more, and [ErrJobNotFound] when the job was deleted.
 func (c *Client) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.Lease, error) {
 	lease, _, err := c.renewLease(ctx, req)
 	if err != nil {
@@ -61,15 +68,20 @@ func (c *Client) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseReques
 	return lease, nil
 }
 
-// renewLease is RenewLease. sent is as in [call].
+// renewLease is RenewLease. sent is as in claimWork.
 func (c *Client) renewLease(
 	ctx context.Context, req *joboncev1.RenewLeaseRequest,
 ) (lease *joboncev1.Lease, sent time.Time, err *Error) {
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken()); err != nil {
 		return nil, sent, err
 	}
-	resp, sent, err := call(ctx, c, c.work.RenewLease, req, "", 0)
-	return resp.GetLease(), sent, err
+	change := &joboncev1.LeaseChange{Change: &joboncev1.LeaseChange_Renew{Renew: req}}
+	err = c.retry(ctx, 0, func(ctx context.Context) (err *Error) {
+		sent = time.Now()
+		lease, err = c.renewals.do(ctx, change)
+		return err
+	})
+	return lease, sent, err
 }
 
 // CompleteWork says that the work is done and stores its result. Repeated with the same token it succeeds, and the first
@@ -78,10 +90,7 @@ func (c *Client) CompleteWork(ctx context.Context, req *joboncev1.CompleteWorkRe
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "result", req.GetResult()); err != nil {
 		return err
 	}
-	if _, _, err := call(ctx, c, c.work.CompleteWork, req, "", 0); err != nil {
-		return err
-	}
-	return nil
+	return c.settle(ctx, &joboncev1.LeaseChange{Change: &joboncev1.LeaseChange_Complete{Complete: req}})
 }
 
 // ReleaseWork gives the work back undone, or with dead gives it up. Repeated with the same token it succeeds and changes
@@ -90,7 +99,16 @@ func (c *Client) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequ
 	if err := checkTexts("job_id", req.GetJobId(), "lease_token", req.GetLeaseToken(), "error", req.GetError()); err != nil {
 		return err
 	}
-	if _, _, err := call(ctx, c, c.work.ReleaseWork, req, "", 0); err != nil {
+	return c.settle(ctx, &joboncev1.LeaseChange{Change: &joboncev1.LeaseChange_Release{Release: req}})
+}
+
+// settle makes attempts of a call that ends work.
+func (c *Client) settle(ctx context.Context, change *joboncev1.LeaseChange) error {
+	err := c.retry(ctx, 0, func(ctx context.Context) *Error {
+		_, err := c.settlings.do(ctx, change)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	return nil
