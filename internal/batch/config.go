@@ -7,22 +7,22 @@ import (
 
 // Config bounds the batches and the queue. The zero value of each field means its default.
 type Config struct {
-	// Lanes is how many batches may be under way at once, those left out that take longer than usual. A job's deliveries
-	// always take the same lane, so that one job is hardly ever in two batches of this process. Default 1, which is right
-	// for a store with a single writer.
+	// Lanes is how many batches of deliveries may be under way at once, and of each kind of changes of leases, those left out
+	// that take longer than usual. A job's deliveries always take the same lane, so that one job is hardly ever in two
+	// batches of this process. Default 1, which is right for a store with a single writer.
 	Lanes int
-	// MaxItems and MaxBytes bound one batch. Defaults 256 deliveries and 8 MiB of bodies; a single delivery always fits.
+	// MaxItems and MaxBytes bound one batch. Defaults 256 items and 8 MiB of bodies or results; a single item always fits.
 	MaxItems int
 	MaxBytes int
-	// QueueItems and QueueBytes bound what waits or has no outcome yet in all lanes together; past them a delivery is refused
-	// with job.ErrOverloaded. Defaults 8192 deliveries and 128 MiB of bodies.
+	// QueueItems and QueueBytes bound what waits or has no outcome yet, of the deliveries together and of each kind of changes;
+	// past them an item is refused with job.ErrOverloaded. Defaults 8192 items and 128 MiB of bodies or results.
 	QueueItems int
 	QueueBytes int
 	// Timeout bounds one batch, whatever its callers' deadlines are. Default 10 s.
 	Timeout time.Duration
-	// Patience is how long the deliveries of one Record that have their outcomes wait for those that take longer. Default 1 s.
+	// Patience is how long the items of one call that have their outcomes wait for those that take longer. Default 1 s.
 	Patience time.Duration
-	// Observe hears of each write before the lane goes on: how many deliveries it had and how long it took. nil: nobody
+	// Observe hears of each write of deliveries before the lane goes on: how many it had and how long it took. nil: nobody
 	// does.
 	Observe func(deliveries int, took time.Duration)
 	// Logger hears of panics in the store. Default slog.Default().

@@ -1,4 +1,4 @@
 package batch
 
 // Waiting is how many deliveries wait or are under way.
-func Waiting(s *Store) int { return int(s.items.Load()) }
+func Waiting(s *Store) int { return int(s.deliveries.items.Load()) }

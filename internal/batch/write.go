@@ -12,58 +12,58 @@ import (
 )
 
 // write is one batch at the store.
-type write struct {
-	*Store
+type write[T, O any] struct {
+	*lanes[T, O]
 	ctx context.Context
 	end context.CancelFunc
 	// calls are those that have no outcome yet; the others are nil, so that their bodies go while one takes longer.
-	calls []atomic.Pointer[call]
+	calls []atomic.Pointer[call[T, O]]
 	// open counts them, and the store's call itself.
 	open atomic.Int64
 }
 
-// write records one batch under a context of its own, so that no caller's deadline cuts its neighbours' write short. It
+// writeBatch writes one batch under a context of its own, so that no caller's deadline cuts its neighbours' write short. It
 // returns when the store has done so; the write is over when every call has its outcome.
-func (s *Store) write(batch []*call) {
-	w := &write{Store: s, calls: make([]atomic.Pointer[call], len(batch))}
-	w.ctx, w.end = context.WithTimeout(context.Background(), s.cfg.Timeout)
+func (l *lanes[T, O]) writeBatch(batch []*call[T, O]) {
+	w := &write[T, O]{lanes: l, calls: make([]atomic.Pointer[call[T, O]], len(batch))}
+	w.ctx, w.end = context.WithTimeout(context.Background(), l.cfg.Timeout)
 	w.open.Store(int64(len(batch)) + 1)
-	s.running.Add(1)
+	l.running.Add(1)
 	defer w.done()
-	deliveries := make([]job.Delivery, len(batch))
+	items := make([]T, len(batch))
 	for i, c := range batch {
 		w.calls[i].Store(c)
-		deliveries[i] = c.delivery
+		items[i] = c.item
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			s.cfg.Logger.Error("panic while recording a batch", "panic", p, "stack", string(debug.Stack()))
+			l.cfg.Logger.Error("panic while writing a batch", "of", l.name, "panic", p, "stack", string(debug.Stack()))
 			for i := range w.calls {
-				w.settle(i, job.Outcome{Err: fmt.Errorf("%w: panic: %v", job.ErrOutcomeUnknown, p)})
+				w.settle(i, l.failed(fmt.Errorf("%w: panic: %v", job.ErrOutcomeUnknown, p)))
 			}
 		}
 	}()
 	start := time.Now()
-	s.each(w.ctx, deliveries, w.settle)
+	l.write(w.ctx, items, w.settle)
 	for i := range w.calls {
 		if c := w.calls[i].Load(); c != nil && c.with != nil {
 			close(c.late)
 		}
 	}
-	if s.cfg.Observe != nil {
-		s.cfg.Observe(len(batch), time.Since(start))
+	if l.observe != nil {
+		l.observe(len(batch), time.Since(start))
 	}
 }
 
 // settle gives a call its outcome, the first one that comes.
-func (w *write) settle(i int, o job.Outcome) {
+func (w *write[T, O]) settle(i int, o O) {
 	c := w.calls[i].Swap(nil)
 	if c == nil {
 		return
 	}
-	if w.ctx.Err() != nil && (errors.Is(o.Err, context.DeadlineExceeded) || errors.Is(o.Err, context.Canceled)) {
+	if err := w.err(&o); w.ctx.Err() != nil && (errors.Is(*err, context.DeadlineExceeded) || errors.Is(*err, context.Canceled)) {
 		// The batch's deadline is not the caller's: what it gets to hear is whether anything was sent.
-		o.Err = hideContext(o.Err)
+		*err = hideContext(*err)
 	}
 	c.outcome = o
 	w.leave(c)
@@ -75,7 +75,7 @@ func (w *write) settle(i int, o job.Outcome) {
 }
 
 // done counts down to the end of the write.
-func (w *write) done() {
+func (w *write[T, O]) done() {
 	if w.open.Add(-1) == 0 {
 		w.end()
 		w.running.Done()

@@ -64,7 +64,7 @@ func (o *ops) run(ctx, serving context.Context, jobs *batch.Store, store *openSt
 	if o == nil {
 		return nil
 	}
-	o.metrics.WatchQueue(jobs.Queued)
+	o.metrics.WatchQueue(jobs.Queued, jobs.QueuedChanges)
 	o.metrics.WatchReady(jobs.Check)
 	if store.clockOffset != nil {
 		o.metrics.WatchClock(store.clockOffset)

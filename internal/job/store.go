@@ -77,6 +77,12 @@ type Worker interface {
 	ChangeLeases(ctx context.Context, changes []LeaseChange) []LeaseOutcome
 }
 
+// EachChanger is a Worker in which one change of a lease may take longer than its neighbours.
+type EachChanger interface {
+	// ChangeEach is ChangeLeases, but calls settle as [EachRecorder] says.
+	ChangeEach(ctx context.Context, changes []LeaseChange, settle func(i int, o LeaseOutcome))
+}
+
 // Watch is told by a store of work that has died, and of leases that were granted after others on the work had lapsed, once
 // that is durable. It is called from many goroutines and must not block. See [Work.Notable].
 type Watch func(jobID string, w Work)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,14 +17,28 @@ import (
 // ChangeLeases implements [job.Store].
 func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
 	out := make([]job.LeaseOutcome, len(changes))
-	for i, c := range changes {
-		if c.Kind == job.Renewal {
-			out[i].Lease, out[i].Err = s.renew(ctx, c.JobID, c.Token, c.Duration)
-		} else {
-			out[i].Err = s.end(ctx, c.JobID, c.Token, func(w job.Work) (job.Work, error) { return w.Change(c, s.now()) })
-		}
+	for i := range changes {
+		out[i] = s.changeOne(ctx, &changes[i])
 	}
 	return out
+}
+
+// ChangeEach implements [job.EachChanger].
+func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settle func(int, job.LeaseOutcome)) {
+	var all sync.WaitGroup
+	for i := range changes {
+		all.Go(func() { settle(i, s.changeOne(ctx, &changes[i])) })
+	}
+	all.Wait()
+}
+
+func (s *Store) changeOne(ctx context.Context, c *job.LeaseChange) (o job.LeaseOutcome) {
+	if c.Kind == job.Renewal {
+		o.Lease, o.Err = s.renew(ctx, c.JobID, c.Token, c.Duration)
+	} else {
+		o.Err = s.end(ctx, c.JobID, c.Token, func(w job.Work) (job.Work, error) { return w.Change(*c, s.now()) })
+	}
+	return o
 }
 
 func (s *Store) renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {

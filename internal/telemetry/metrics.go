@@ -159,7 +159,7 @@ func (m *Metrics) Written(deliveries int, took time.Duration) {
 }
 
 // WatchQueue shows what waits for the store or is under way there. It may be called once.
-func (m *Metrics) WatchQueue(queued func() (deliveries, bytes int64)) {
+func (m *Metrics) WatchQueue(queued func() (deliveries, bytes int64), changes func() int64) {
 	m.gauge("jobonce_queue_deliveries", "Deliveries that wait or are being written.", func() float64 {
 		n, _ := queued()
 		return float64(n)
@@ -168,6 +168,8 @@ func (m *Metrics) WatchQueue(queued func() (deliveries, bytes int64)) {
 		_, n := queued()
 		return float64(n)
 	})
+	m.gauge("jobonce_queue_lease_changes", "Renewals, completions and releases that wait or are being written.",
+		func() float64 { return float64(changes()) })
 }
 
 // WatchReady shows whether the store is ready: whether check, asked with every scrape, returns nil in time. It may be

@@ -31,7 +31,7 @@ var recordInfo = &grpc.UnaryServerInfo{FullMethod: "/jobonce.v1.IdempotencyServi
 func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	t.Helper()
 	m := NewMetrics(Build{"v1.2.3", "abc", "go1.26"})
-	m.WatchQueue(func() (int64, int64) { return 3, 4096 })
+	m.WatchQueue(func() (int64, int64) { return 3, 4096 }, func() int64 { return 5 })
 	m.WatchUnclaimable(func() int64 { return 3 })
 	m.WatchClock(func() time.Duration { return -1500 * time.Millisecond })
 	m.WatchReady(check)
@@ -159,6 +159,7 @@ func TestValues(t *testing.T) {
 		`jobonce_batch_duration_seconds_sum 2.02`,
 		`jobonce_queue_deliveries 3`,
 		`jobonce_queue_bytes 4096`,
+		`jobonce_queue_lease_changes 5`,
 		`jobonce_store_clock_offset_seconds -1.5`, `jobonce_unclaimable_jobs 3`,
 		`jobonce_store_ready 1`,
 		`jobonce_build_info{commit="abc",goversion="go1.26",version="v1.2.3"} 1`,
