@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 
 	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // A target can be a list of addresses. One of them that is away is passed by.
@@ -24,9 +25,7 @@ func TestAddressList(t *testing.T) {
 			return map[string]*network{"127.0.0.1:1": first, "127.0.0.1:2": second}[address].dial(ctx, address)
 		}
 		c, err := client.New("127.0.0.1:1, 127.0.0.1:2", client.WithDialOptions(grpc.WithContextDialer(dial)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer func() { _ = c.Close() }()
 		call := func() {
 			t.Helper()
@@ -106,9 +105,7 @@ func TestOwnResolver(t *testing.T) {
 	names := manual.NewBuilderWithScheme("own")
 	names.InitialState(resolver.State{})
 	c, err := client.New("own:///anything", client.WithDialOptions(grpc.WithResolvers(names)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	_ = c.Close()
 }
 

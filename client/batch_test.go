@@ -16,6 +16,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func itemAnswer(jobID string) *result {
@@ -82,9 +83,7 @@ func TestBatchRetriesOnlyWhatFailed(t *testing.T) {
 		log := &batchLog{results: map[string][]*result{"b": {lost, lost}, "c": {bad}, "d": {busy}}}
 		c, _ := start(t, &fake{batch: log.batch})
 		results, err := c.BatchRecordDeliveries(t.Context(), deliveries("a", "b", "c", "d", "e"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if want := "[[a b c d e] [b d] [b]]"; fmt.Sprint(log.calls) != want {
 			t.Errorf("sent %v, want %v", log.calls, want)
 		}
@@ -183,9 +182,7 @@ func TestBatchWithoutNeedOfACall(t *testing.T) {
 		}
 		reqs := []*request{nil, {JobId: "j", Event: "\xff"}}
 		results, err := c.BatchRecordDeliveries(t.Context(), reqs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		var e *client.Error
 		if !errors.Is(results[0].Err, client.ErrInvalidField) || !errors.As(results[1].Err, &e) || e.Field != "event" {
 			t.Errorf("got %v", results)

@@ -16,6 +16,7 @@ import (
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // claimAll queues jobs and claims them, each under a lease of a minute.
@@ -104,9 +105,7 @@ func TestRenewalsPassCompletions(t *testing.T) {
 		var all sync.WaitGroup
 		for _, w := range work[1:] {
 			all.Go(func() {
-				if err := c.CompleteWork(t.Context(), completion(w)); err != nil {
-					t.Error(err)
-				}
+				testenv.OK(t, c.CompleteWork(t.Context(), completion(w)))
 			})
 		}
 		synctest.Wait()
@@ -139,9 +138,7 @@ func TestServiceWithoutSharedChanges(t *testing.T) {
 			var all sync.WaitGroup
 			for _, w := range work {
 				all.Go(func() {
-					if err := c.CompleteWork(t.Context(), completion(w)); err != nil {
-						t.Error(err)
-					}
+					testenv.OK(t, c.CompleteWork(t.Context(), completion(w)))
 				})
 			}
 			synctest.Wait()

@@ -3,15 +3,12 @@ package client_test
 import (
 	"context"
 	"errors"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	"github.com/jobonce/jobonce/client"
@@ -119,36 +116,6 @@ func TestServerComesBack(t *testing.T) {
 		// One delay of the connection and one of the call, 2 s each, spread by a fifth and by half.
 		if took := time.Since(begin); took > away+6*time.Second {
 			t.Errorf("took %v", took)
-		}
-	})
-}
-
-// The calls go to all addresses of the target.
-func TestSpreadsCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		one, two := &script{}, &script{}
-		_, first := start(t, &fake{record: one.record})
-		_, second := start(t, &fake{record: two.record})
-		names := manual.NewBuilderWithScheme("pair")
-		names.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
-			{Addresses: []resolver.Address{{Addr: "first"}}}, {Addresses: []resolver.Address{{Addr: "second"}}},
-		}})
-		dial := func(ctx context.Context, address string) (net.Conn, error) {
-			return map[string]*network{"first": first, "second": second}[address].dial(ctx, address)
-		}
-		c, err := client.New("pair:///", client.WithInsecure(), client.WithDialOptions(grpc.WithResolvers(names), grpc.WithContextDialer(dial)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		for range 11 {
-			if _, err := c.RecordDelivery(t.Context(), &request{JobId: "j"}); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait() // After the first call: until both are connected.
-		}
-		if len(one.ids) < 5 || len(two.ids) < 5 {
-			t.Errorf("%d and %d calls", len(one.ids), len(two.ids))
 		}
 	})
 }

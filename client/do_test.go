@@ -16,6 +16,7 @@ import (
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 var errWork = errors.New("downstream is away")
@@ -68,9 +69,7 @@ func TestDoBytes(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, err)
 	})
 }
 
@@ -293,9 +292,7 @@ func TestSetResult(t *testing.T) {
 		s := startService(t)
 		longest := strings.Repeat("x", 64<<10)
 		result, err := s.client(t).Do(t.Context(), delivery("j"), func(_ context.Context, w *client.Work) error {
-			if err := w.SetResult(longest); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, w.SetResult(longest))
 			for _, bad := range []string{longest + "x", "\xff"} {
 				if err := w.SetResult(bad); !errors.Is(err, client.ErrInvalidField) {
 					t.Errorf("a result of %d bytes: %v", len(bad), err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // sentinels holds, for every reason, its sentinel, a code it comes with, and whether it leaves open what was written.
@@ -137,9 +138,7 @@ func TestUnknownReason(t *testing.T) {
 // Errors without our ErrorInfo come from gRPC itself and from proxies.
 func TestErrorsOfOthers(t *testing.T) {
 	foreign, err := status.New(codes.FailedPrecondition, "no").WithDetails(&errdetails.ErrorInfo{Domain: "elsewhere", Reason: "WRONG_STATE"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, test := range []struct {
 		err  error
 		want client.Error

@@ -7,22 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"net/http/httptest"
-	"sync"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/server"
 )
 
 // A webhook frontend records each delivery and starts the work only when it is told to.
 func ExampleClient_RecordDelivery() {
-	address, stop := exampleService()
+	address, stop := exampleJobOnce()
 	defer stop()
 
 	c, err := client.New(address)
@@ -54,7 +57,7 @@ func ExampleClient_RecordDelivery() {
 
 // A frontend with many deliveries in hand records them in one call. Each has a result of its own.
 func ExampleClient_BatchRecordDeliveries() {
-	address, stop := exampleService()
+	address, stop := exampleJobOnce()
 	defer stop()
 
 	c, err := client.New(address)
@@ -77,13 +80,13 @@ func ExampleClient_BatchRecordDeliveries() {
 	}
 	// Output:
 	// delivery 0: start work: true
-	// delivery 1 failed: INVALID_ARGUMENT INVALID_FIELD: job_id is required
+	// delivery 1 failed: INVALID_ARGUMENT INVALID_FIELD: job_id is required: set job_id, or send a payload that has it
 	// delivery 2: start work: true
 }
 
 // GetJob reads what was recorded, the payload included when asked for.
 func ExampleClient_GetJob() {
-	address, stop := exampleService()
+	address, stop := exampleJobOnce()
 	defer stop()
 
 	c, err := client.New(address)
@@ -116,7 +119,7 @@ func ExampleClient_GetJob() {
 
 // Errors are matched by reason; what else is known about one stands in its fields.
 func ExampleError() {
-	address, stop := exampleService()
+	address, stop := exampleJobOnce()
 	defer stop()
 
 	c, err := client.New(address)
@@ -136,7 +139,7 @@ func ExampleError() {
 		fmt.Println("not recorded:", err)
 	}
 	// Output:
-	// a bug of ours, in field job_id: job_id is required
+	// a bug of ours, in field job_id: job_id is required: set job_id, or send a payload that has it
 }
 
 // To another machine the connection is encrypted, and a token says who calls.
@@ -163,83 +166,164 @@ func ExampleNew() {
 	// true
 }
 
-// exampleService serves a memory of jobs on a free port of this machine.
-func exampleService(opts ...grpc.ServerOption) (address string, stop func()) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	server := grpc.NewServer(opts...)
-	joboncev1.RegisterIdempotencyServiceServer(server, newMemory())
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = server.Serve(lis)
-	}()
-	return lis.Addr().String(), func() {
-		server.Stop()
-		<-served
-	}
-}
-
-// exampleTLSService is exampleService with TLS, for callers with the token.
+// exampleTLSService serves over TLS, for callers with the token.
 func exampleTLSService(token string) (address string, roots *x509.CertPool, stop func()) {
 	web := httptest.NewTLSServer(nil) // For its certificate.
 	web.Close()
 	roots = x509.NewCertPool()
 	roots.AddCert(web.Certificate())
-	authenticate := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-		if header(ctx, "authorization") != "Bearer "+token {
-			return nil, failure(codes.Unauthenticated, "UNAUTHENTICATED", "no or wrong token", "", 0)
-		}
-		return next(ctx, req)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
 	}
-	tlsConfig := &tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS13}
-	address, stop = exampleService(grpc.Creds(credentials.NewTLS(tlsConfig)), grpc.UnaryInterceptor(authenticate))
-	return address, roots, stop
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS13})))
+	joboncev1.RegisterIdempotencyServiceServer(server, &fake{record: func(ctx context.Context, _ *request) (*response, error) {
+		return &response{StartWork: header(ctx, "authorization") == "Bearer "+token}, nil
+	}})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(lis)
+	}()
+	return lis.Addr().String(), roots, func() {
+		server.Stop()
+		<-served
+	}
 }
 
-// newMemory returns a service that keeps its jobs in memory.
-func newMemory() *fake {
-	var mu sync.Mutex
-	jobs := map[string]*joboncev1.Job{}
-	record := func(_ context.Context, req *request) (*response, error) {
-		if req.GetJobId() == "" {
-			return nil, failure(codes.InvalidArgument, "INVALID_FIELD", "job_id is required", "job_id", 0)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if _, found := jobs[req.GetJobId()]; found {
-			return &response{Disposition: joboncev1.Disposition_DISPOSITION_DUPLICATE}, nil
-		}
-		jobs[req.GetJobId()] = &joboncev1.Job{
-			JobId: req.GetJobId(), Body: &joboncev1.Job_Payload{Payload: req.GetPayload()},
-		}
-		return &response{Disposition: joboncev1.Disposition_DISPOSITION_FIRST, StartWork: true, FirstDelivery: true}, nil
+// A caller does the work itself, under a lease. The directory examples/frontend has a whole webhook handler.
+func ExampleClient_Do() {
+	address, stop := exampleJobOnce()
+	defer stop()
+
+	c, err := client.New(address)
+	if err != nil {
+		log.Fatal(err)
 	}
-	return &fake{
-		record: record,
-		batch: func(ctx context.Context, req *batchRequest) (*batchResponse, error) {
-			resp := &batchResponse{}
-			for _, d := range req.GetDeliveries() {
-				answer, err := record(ctx, d)
-				item := itemError(codes.InvalidArgument, joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD, 0)
-				if err == nil {
-					item = &result{Outcome: &joboncev1.BatchRecordDeliveriesResponse_Result_Response{Response: answer}}
-				} else {
-					item.GetError().Message = "job_id is required"
-				}
-				resp.Results = append(resp.Results, item)
+	defer c.Close()
+
+	ship := func(ctx context.Context, work *client.Work) error {
+		// Hand the generation on to a system that must never take an order from a holder that was overtaken.
+		fmt.Printf("ship %s, fencing number given: %v\n", work.Job.GetJobId(), work.Lease.GetGeneration() > 0)
+		return work.SetResult("shipped")
+	}
+
+	// The provider delivers the same event twice.
+	for range 2 {
+		result, err := c.Do(context.Background(), &joboncev1.RecordDeliveryRequest{
+			Body:   &joboncev1.RecordDeliveryRequest_Payload{Payload: `{"job_id":"order-1"}`},
+			Source: "webhook",
+		}, ship)
+		if err != nil {
+			log.Print(err)
+		}
+		// Settled: answer 2xx. Else: 503, with result.RetryAfter.
+		fmt.Println("settled:", result.Settled, "ran:", result.Ran)
+	}
+	// Output:
+	// ship order-1, fencing number given: true
+	// settled: true ran: true
+	// settled: true ran: false
+}
+
+// A frontend queues the work and answers at once; workers, in this process or in others, do it.
+func ExampleWorker() {
+	address, stop := exampleJobOnce()
+	defer stop()
+
+	c, err := client.New(address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	for _, body := range []string{`{"job_id":"order-1"}`, `{"job_id":"order-2"}`} {
+		_, err := c.RecordDelivery(context.Background(), &joboncev1.RecordDeliveryRequest{
+			Body:     &joboncev1.RecordDeliveryRequest_Payload{Payload: body},
+			WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED,
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	// In a program: signal.NotifyContext, so that SIGTERM stops the worker in order.
+	ctx, cancel := context.WithCancel(context.Background())
+	shipped := 0
+	worker, err := client.NewWorker(c, client.WorkerConfig{Concurrency: 1, Lease: 30 * time.Second},
+		func(ctx context.Context, work *client.Work) error {
+			fmt.Println("ship", work.Job.GetPayload())
+			if shipped++; shipped == 2 {
+				cancel()
 			}
-			return resp, nil
-		},
-		get: func(_ context.Context, req *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if job, found := jobs[req.GetJobId()]; found {
-				return &joboncev1.GetJobResponse{Job: job}, nil
-			}
-			return nil, failure(codes.NotFound, "JOB_NOT_FOUND", "no job of this id", "", 0)
-		},
+			return nil // An error would have it tried again later.
+		})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// ship {"job_id":"order-1"}
+	// ship {"job_id":"order-2"}
+}
+
+// An error that no further try can mend makes the job dead.
+func ExamplePermanent() {
+	address, stop := exampleJobOnce()
+	defer stop()
+
+	c, err := client.New(address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	result, err := c.Do(context.Background(), &joboncev1.RecordDeliveryRequest{JobId: "order-1"},
+		func(context.Context, *client.Work) error {
+			return client.Permanent(errors.New("no such customer"))
+		})
+	fmt.Println("settled:", result.Settled)
+	fmt.Println("error:", err)
+
+	job, err := c.GetJob(context.Background(), "order-1", joboncev1.JobView_JOB_VIEW_BASIC)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.GetWork().GetState())
+	// Output:
+	// settled: true
+	// error: no such customer
+	// WORK_STATE_DEAD
+}
+
+// exampleJobOnce serves JobOnce with an embedded store on a free port of this machine.
+func exampleJobOnce() (address string, stop func()) {
+	dir, err := os.MkdirTemp("", "jobonce")
+	if err != nil {
+		log.Fatal(err)
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	store, err := sqlitestore.Open(context.Background(), dir, sqlitestore.Options{Logger: quiet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	jobs := batch.New(store, batch.Config{Logger: quiet})
+	srv, err := server.New(server.Config{Logger: quiet}, jobs)
+	if err != nil {
+		log.Fatal(err)
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- srv.Run(ctx, lis) }()
+	return lis.Addr().String(), func() {
+		cancel()
+		if err := errors.Join(<-served, jobs.Close(), os.RemoveAll(dir)); err != nil {
+			log.Print(err)
+		}
 	}
 }

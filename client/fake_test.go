@@ -23,6 +23,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -204,9 +205,7 @@ func startAt(t *testing.T, target string, f *fake, opts ...client.Option) (*clie
 	})
 	opts = append([]client.Option{client.WithDialOptions(grpc.WithContextDialer(lis.dial))}, opts...)
 	c, err := client.New(target, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)

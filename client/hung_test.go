@@ -16,6 +16,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // hung never answers.
@@ -73,9 +74,7 @@ func instances(t *testing.T, fakes []*fake, opts ...client.Option) *client.Clien
 	}
 	dial := func(ctx context.Context, address string) (net.Conn, error) { return at[address].dial(ctx, address) }
 	c, err := client.New(target, append([]client.Option{client.WithBatching(), client.WithDialOptions(grpc.WithContextDialer(dial))}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	connect, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -182,6 +181,27 @@ func TestOnlyAttemptHasAllTheTime(t *testing.T) {
 		begin := time.Now()
 		if _, err := c.GetJob(t.Context(), "j", 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != client.DefaultTimeout {
 			t.Errorf("got %v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+// TestSlowServiceIsWaitedFor: a service that takes long for each call, and has no other instance beside it, is not asked
+// again and again, which makes it slower still, until the time is up.
+func TestSlowServiceIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		f := &fake{record: func(ctx context.Context, req *request) (*response, error) {
+			calls++
+			select {
+			case <-time.After(6 * time.Second):
+				return &response{StartWork: true}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}}
+		c, _ := start(t, f)
+		if _, err := c.RecordDelivery(t.Context(), &request{JobId: "j"}); err != nil || calls != 1 {
+			t.Errorf("%v after %d calls", err, calls)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -124,21 +123,6 @@ func TestCallersOfOneTokenShareCalls(t *testing.T) {
 		}
 		if len(c.batches) != 2 || len(c.batches[0]) != 10 || len(c.batches[1]) != 10 {
 			t.Errorf("batches %v", c.batches)
-		}
-	})
-}
-
-// TestTokenSourceIsAskedOnce for each attempt, also when it fails.
-func TestTokenSourceIsAskedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked := 0
-		cl, _ := start(t, newCrowd().fake(), client.WithTokenOverPlaintext(),
-			client.WithTokenSource(func(context.Context) (string, error) {
-				asked++
-				return "", errors.New("no token")
-			}))
-		if _, err := cl.RecordDelivery(t.Context(), &request{JobId: "j"}); !errors.Is(err, client.ErrUnauthenticated) || asked != 1 {
-			t.Errorf("got %v after asking %d times", err, asked)
 		}
 	})
 }

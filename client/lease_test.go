@@ -14,15 +14,14 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // takeOver gives the work to somebody else, behind the holder's back.
 func takeOver(t *testing.T, s *service, w *client.Work) job.Claimed {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	if err := job.GiveBack(ctx, s.store, w.Job.GetJobId(), w.Lease.GetToken(), job.Release{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.GiveBack(ctx, s.store, w.Job.GetJobId(), w.Lease.GetToken(), job.Release{}))
 	claimed, err := s.store.Claim(ctx, job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Hour})
 	if err != nil || len(claimed) != 1 {
 		t.Fatalf("claimed %v, %v", claimed, err)
@@ -261,9 +260,7 @@ func TestCloseDuringWork(t *testing.T) {
 		s := startService(t)
 		c := s.client(t)
 		_, err := c.Do(t.Context(), delivery("j"), func(ctx context.Context, _ *client.Work) error {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, c.Close())
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})

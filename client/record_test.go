@@ -3,9 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,45 +59,6 @@ func TestRequestIsNotModified(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestConcurrentUse(t *testing.T) {
-	synctest.Test(t, testConcurrentUse)
-}
-
-func testConcurrentUse(t *testing.T) {
-	const goroutines, calls = 16, 25
-	var mu sync.Mutex
-	ids := map[string]bool{}
-	c, _ := start(t, &fake{record: func(_ context.Context, req *request) (*response, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !ids[req.GetRequestId()] {
-			ids[req.GetRequestId()] = true
-			return nil, unknown // Every call is tried twice.
-		}
-		return &response{Job: &joboncev1.Job{JobId: req.GetJobId()}}, nil
-	}})
-	shared := &request{JobId: "shared", LeaseDuration: durationpb.New(time.Minute)}
-	var wg sync.WaitGroup
-	for g := range goroutines {
-		wg.Go(func() {
-			for i := range calls {
-				req := shared
-				if i%2 == 0 {
-					req = &request{JobId: fmt.Sprint(g, "-", i)}
-				}
-				resp, err := c.RecordDelivery(t.Context(), req)
-				if err != nil || resp.GetJob().GetJobId() != req.GetJobId() {
-					t.Errorf("%s got %v, %v", req.GetJobId(), resp, err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if len(ids) != goroutines*calls {
-		t.Errorf("%d request ids for %d calls", len(ids), goroutines*calls)
 	}
 }
 

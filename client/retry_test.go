@@ -13,6 +13,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // script is a record function that fails with errs, one after the other, then answers FIRST; the last error is repeated
@@ -228,9 +229,7 @@ func TestCloseEndsCalls(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait() // The call waits for its second attempt.
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, c.Close())
 		if err := <-ended; !errors.Is(err, client.ErrClosed) || !errors.Is(err, client.ErrOverloaded) {
 			t.Errorf("the waiting call got %v", err)
 		}

@@ -48,14 +48,10 @@ const maxAttempts = 4
 func startService(t *testing.T) *service {
 	t.Helper()
 	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{MaxAttempts: maxAttempts, Logger: testenv.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s := &service{net: &network{Listener: bufconn.Listen(64 << 10)}, store: batch.New(store, batch.Config{})}
 	srv, err := server.New(server.Config{Logger: testenv.Logger(t), UnaryInterceptors: []grpc.UnaryServerInterceptor{s.intercept}}, s.store)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- srv.Run(ctx, s.net) }()
@@ -110,9 +106,7 @@ func (s *service) client(t *testing.T, opts ...client.Option) *client.Client {
 		client.WithInsecure(), client.WithBatching(), client.WithDialOptions(grpc.WithContextDialer(s.net.dial)),
 	}, opts...)
 	c, err := client.New("passthrough:///memory", opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -125,9 +119,7 @@ func (s *service) client(t *testing.T, opts ...client.Option) *client.Client {
 func (s *service) work(t *testing.T, jobID string) job.Work {
 	t.Helper()
 	r, err := s.store.Get(context.WithoutCancel(t.Context()), jobID, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return r.Work
 }
 
@@ -139,9 +131,7 @@ func queue(t *testing.T, c *client.Client, ids ...string) {
 			JobId: id, WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED,
 			Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: "body of " + id},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 }
 

@@ -32,9 +32,7 @@ func startWorker(t *testing.T, c *client.Client, cfg client.WorkerConfig, fn cli
 	t.Helper()
 	cfg.Logger = testenv.Logger(t)
 	w, err := client.NewWorker(c, cfg, fn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{stop, make(chan error, 1)}
 	done := make(chan struct{})
@@ -316,9 +314,7 @@ func TestWorkerGivesUp(t *testing.T) {
 		}
 		r = startWorker(t, c, client.WorkerConfig{}, never(t))
 		synctest.Wait()
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, c.Close())
 		if err := <-r.result; !errors.Is(err, client.ErrClosed) {
 			t.Errorf("the client was closed: %v", err)
 		}

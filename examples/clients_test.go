@@ -39,9 +39,7 @@ var listening = regexp.MustCompile(`msg=listening address=(\S+)`)
 func serve(t *testing.T, args ...string) string {
 	t.Helper()
 	p, err := testenv.Program{Role: "jobonce", Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)}.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = p.Kill() })
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if match := listening.FindStringSubmatch(p.Log.String()); match != nil {
@@ -85,18 +83,14 @@ func nodeClient(t *testing.T, address string) *exec.Cmd {
 	})
 	dir := t.TempDir()
 	copyFiles(t, dir, "node/package.json", "node/client.mjs", "testdata/drive.mjs")
-	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(dir, "node_modules")))
 	return exec.Command("node", filepath.Join(dir, "drive.mjs"), address, "../proto")
 }
 
 func pythonClient(t *testing.T, address string) *exec.Cmd {
 	testenv.Need(t, "python3")
 	version, err := exec.Command("python3", "-c", "import sys; print('.'.join(map(str, sys.version_info[:3])))").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	protos, err := filepath.Glob("../proto/jobonce/v1/*.proto")
 	if err != nil || len(protos) == 0 {
 		t.Fatalf("there are no protos: %v", err)
@@ -129,9 +123,7 @@ func copyFiles(t *testing.T, dir string, names ...string) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), content, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 }
 
@@ -140,17 +132,11 @@ func start(t *testing.T, cmd *exec.Cmd) *client {
 	t.Helper()
 	c := &client{t: t}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	c.stdin, c.stdout, cmd.Stderr = stdin, json.NewDecoder(stdout), &c.stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = stdin.Close() // It ends with its input.
 		if err := cmd.Wait(); err != nil {
@@ -165,9 +151,7 @@ func (c *client) does(op string, args map[string]any) answer {
 	c.t.Helper()
 	args["op"] = op
 	line, err := json.Marshal(args)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testenv.Must(c.t, err)
 	if _, err := c.stdin.Write(append(line, '\n')); err != nil {
 		c.t.Fatalf("%v\n%s", err, &c.stderr)
 	}
@@ -279,9 +263,7 @@ func (l *losing) RecordDelivery(ctx context.Context, req *joboncev1.RecordDelive
 func TestLostAnswers(t *testing.T) {
 	eachLanguage(t, func(t *testing.T, start func(string) *client) {
 		conn, err := grpc.NewClient(serve(t, "--data-dir", t.TempDir()), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer conn.Close()
 		l := &losing{
 			behind:     joboncev1.NewIdempotencyServiceClient(conn),
@@ -289,9 +271,7 @@ func TestLostAnswers(t *testing.T) {
 			requestIDs: make(map[string]bool),
 		}
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		srv := grpc.NewServer()
 		joboncev1.RegisterIdempotencyServiceServer(srv, l)
 		go func() { _ = srv.Serve(lis) }()
@@ -329,14 +309,10 @@ func TestNobodyThere(t *testing.T) {
 // TestDocs holds the code that docs/clients.md prints to that which is tested here.
 func TestDocs(t *testing.T) {
 	doc, err := os.ReadFile("../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for tag, file := range map[string]string{"js": "node/client.mjs", "python": "python/client.py"} {
 		code, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		blocks := regexp.MustCompile("(?ms)^```"+tag+"\n(.*?)^```$").FindAllStringSubmatch(string(doc), -1)
 		if len(blocks) == 0 {
 			t.Errorf("docs/clients.md has no code from %s", file)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // outOfFiles is what Accept fails with when the process has too many files open.
@@ -35,9 +37,7 @@ func (l failingListener) Accept() (net.Conn, error) {
 func TestOutOfFilesIsLogged(t *testing.T) {
 	log := new(logBuffer)
 	s, err := New(Config{Logger: slog.New(slog.NewJSONHandler(log, nil))}, new(memoryJobs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	lis := failingListener{listen(t), make(chan error, 3)}
 	for range 3 {
 		lis.errs <- outOfFiles
@@ -76,9 +76,7 @@ func TestAcceptLogIsBounded(t *testing.T) {
 	if len(lines) != 2 || lines[0]["failures"] != 1.0 || lines[1]["failures"] != 60.0 {
 		t.Errorf("logged: %v", lines)
 	}
-	if err := failing.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, failing.Close())
 }
 
 // A connection over the bound is closed at once, and one that ends makes room.
@@ -92,9 +90,7 @@ func TestMaxConnections(t *testing.T) {
 	wantStatus(t, p, codes.OK)
 	served := func() bool {
 		conn, err := net.Dial("tcp", s.conn.Target())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer conn.Close()
 		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 		_, err = conn.Read(make([]byte, 1)) // The server speaks first.

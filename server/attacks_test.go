@@ -19,6 +19,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestBadPeers has one case for each thing that a peer should not do. docs/failures.md has the bounds.
@@ -304,18 +305,14 @@ func zipped(t *testing.T, mebibytes int) []byte {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, w.Close())
 	return b.Bytes()
 }
 
 // Idle connections, thousands of them.
 func TestIdleConnections(t *testing.T) {
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	// Each has two ends here.
 	n := min(2000, (int(limit.Cur)-200)/2)
 	if n < 2000 {

@@ -9,6 +9,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const body = `{"card":"4111111111111111"}`
@@ -30,9 +31,7 @@ func callAll(t *testing.T, cfg Config) *running {
 	}
 	_, _ = s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "absent"})
 	_, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "fine", View: joboncev1.JobView_JOB_VIEW_FULL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if strings.Contains(s.log.String(), "4111111111111111") {
 		t.Error("the log holds a payload")
 	}

@@ -14,15 +14,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // readCases reads a file of one JSON object a line.
 func readCases[T any](t *testing.T, file string) []T {
 	t.Helper()
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer f.Close()
 	var cases []T
 	lines := bufio.NewScanner(f)
@@ -52,9 +51,7 @@ type payloadCase struct {
 func (c payloadCase) body(t *testing.T) string {
 	if c.PayloadBase64 != "" {
 		b, err := base64.StdEncoding.DecodeString(c.PayloadBase64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return string(b)
 	}
 	body := c.Payload
@@ -91,18 +88,14 @@ func TestPayloadCases(t *testing.T) {
 				return
 			}
 			resp, err := s.RecordDelivery(t.Context(), text(c.RequestJobID, body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			if resp.GetDisposition() != joboncev1.Disposition_DISPOSITION_FIRST || !resp.GetStartWork() {
 				t.Errorf("got %v", resp)
 			}
 			got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{
 				JobId: resp.GetJob().GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			if got.GetJob().GetPayload() != body {
 				t.Error("the body came back changed")
 			}
@@ -123,9 +116,7 @@ func TestRequestCases(t *testing.T) {
 			jobs := new(memoryJobs)
 			s := start(t, Config{}, jobs)
 			req := new(joboncev1.RecordDeliveryRequest)
-			if err := protojson.Unmarshal(c.Request, req); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, protojson.Unmarshal(c.Request, req))
 			resp, err := s.RecordDelivery(t.Context(), req)
 			records, _ := jobs.size()
 			if c.Want == "OK" {
@@ -148,9 +139,7 @@ func TestRequestCases(t *testing.T) {
 			batch, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
 				Deliveries: []*joboncev1.RecordDeliveryRequest{req},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			if e := batch.GetResults()[0].GetError(); codes.Code(e.GetCode()) != codes.InvalidArgument ||
 				e.GetReason() != joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD || e.GetField() != c.Field {
 				t.Errorf("in a batch: got %v", e)

@@ -12,6 +12,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // field encodes a length-delimited field.
@@ -36,9 +37,7 @@ func requests(t testing.TB) (all []proto.Message) {
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
 				m, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(j).Input().FullName())
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, err)
 				all = append(all, m.New().Interface())
 			}
 		}

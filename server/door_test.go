@@ -44,9 +44,7 @@ func TestDoorAsks(t *testing.T) {
 		},
 	}}
 	server, err := New(cfg, &memoryJobs{onGet: func(ctx context.Context) error { asked = append(asked, "handler"); return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	server.door.who = func(ctx context.Context) (context.Context, error) {
 		return context.WithValue(ctx, key{}, "somebody"), ask("who")
 	}

@@ -15,6 +15,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // secret is what a driver may say and a client must not hear.
@@ -88,9 +89,7 @@ func TestStoreErrors(t *testing.T) {
 			batch, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
 				Deliveries: []*joboncev1.RecordDeliveryRequest{req},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			e := batch.GetResults()[0].GetError()
 			item := told{
 				reason: reasonName(e.GetReason()), field: e.GetField(), retry: e.GetRetryDelay().AsDuration(), requestID: e.GetRequestId(),

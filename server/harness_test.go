@@ -18,6 +18,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -171,9 +172,7 @@ func start(t testing.TB, cfg Config, jobs Jobs) *running {
 	log := new(logBuffer)
 	cfg.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s, err := New(cfg, jobs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r := serve(t, s, listen(t))
 	r.log = log
 	return r
@@ -191,9 +190,7 @@ func serve(t testing.TB, s *Server, lis net.Listener) *running {
 	}()
 	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() {
 		conn.Close()
 		cancel()
@@ -205,9 +202,7 @@ func serve(t testing.TB, s *Server, lis net.Listener) *running {
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return lis
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -30,9 +31,7 @@ func watchAll(t *testing.T, s *running) []watch {
 	var watches []watch
 	for _, name := range []string{"", joboncev1.IdempotencyService_ServiceDesc.ServiceName} {
 		w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		watches = append(watches, w)
 	}
 	return watches
@@ -42,9 +41,7 @@ func expect(t *testing.T, watches []watch, want grpc_health_v1.HealthCheckRespon
 	t.Helper()
 	for i, w := range watches {
 		got, err := w.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if got.GetStatus() != want {
 			t.Errorf("watch %d: got %v, want %v", i, got.GetStatus(), want)
 		}
@@ -168,12 +165,8 @@ func TestHealthWhenStopping(t *testing.T) {
 		}
 	}
 	close(release)
-	if err := <-call; err != nil {
-		t.Error(err)
-	}
-	if err := <-s.stopped; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-call)
+	testenv.OK(t, <-s.stopped)
 }
 
 func TestHealthOfUnknownService(t *testing.T) {

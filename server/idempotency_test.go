@@ -14,6 +14,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestRecordAndGet(t *testing.T) {
@@ -22,9 +23,7 @@ func TestRecordAndGet(t *testing.T) {
 	req := text("", `{"job_id":"j","event":"done","status":"OK"}`)
 	req.RequestId, req.Source = "r1", "webhook"
 	one, err := s.RecordDelivery(ctx, req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	j := one.GetJob()
 	if one.GetDisposition() != joboncev1.Disposition_DISPOSITION_FIRST || !one.GetStartWork() || !one.GetFirstDelivery() ||
 		one.GetDeliveries() != 1 || one.GetConflict() != nil || one.GetLease() != nil || one.GetHolderExpireTime() != nil {
@@ -78,9 +77,7 @@ func TestBodyKinds(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: req.GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		want := &joboncev1.Job{}
 		switch b := req.GetBody().(type) {
 		case *joboncev1.RecordDeliveryRequest_Payload:
@@ -102,9 +99,7 @@ func TestForeignRecord(t *testing.T) {
 		Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}})
 	s := start(t, Config{}, jobs)
 	got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "foreign"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	j := got.GetJob()
 	if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_UNTRACKED || j.GetWork().GetMode() != joboncev1.WorkMode_WORK_MODE_UNTRACKED ||
 		j.GetLastSeenTime() != nil || !j.GetPayloadDroppedTime().AsTime().Equal(dropped) {
@@ -181,9 +176,7 @@ func TestBatch(t *testing.T) {
 	resp, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{
 		text("", `no id`), text("a", "{}"), text("broken", "{}"), text("b", "{}"), text("a", "{}"), text("c", strings.Repeat("x", job.DefaultMaxBodyBytes+1)),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var got []string
 	for _, r := range resp.GetResults() {
 		if e := r.GetError(); e != nil {

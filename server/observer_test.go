@@ -16,6 +16,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // notes is an observer, and interceptors, that keep what they are told.
@@ -72,9 +73,7 @@ func TestObserver(t *testing.T) {
 	_, err := s.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
 		Deliveries: []*joboncev1.RecordDeliveryRequest{text("b", "x"), text("", "x"), text("away", "x"), text("b", "y")},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	got := n.take()
 	slices.Sort(got)
 	if want := []string{"failed INVALID_FIELD", "failed STORE_UNAVAILABLE", first, duplicate}; !slices.Equal(got, want) {
@@ -163,9 +162,7 @@ func TestOuterInterceptors(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	expect(t, []watch{w}, serving)
 	cancel()
 	<-ended

@@ -18,6 +18,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // storm sends calls to a store that does not move until each call has been refused or is in the store, and returns how many
@@ -232,9 +233,7 @@ func TestEachConnectionHasItsShare(t *testing.T) {
 				address = filepath.Join(t.TempDir(), "s")
 			}
 			lis, err := net.Listen(network, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			var seen []any // Calls are made one after the other.
 			s, err := New(Config{Logger: slog.New(slog.DiscardHandler), UnaryInterceptors: []grpc.UnaryServerInterceptor{
 				func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -242,16 +241,12 @@ func TestEachConnectionHasItsShare(t *testing.T) {
 					return handler(ctx, req)
 				},
 			}}, new(memoryJobs))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			serve(t, s, lis)
 			for range 2 {
 				conn, err := grpc.NewClient("passthrough:///any", grpc.WithTransportCredentials(insecure.NewCredentials()),
 					grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return net.Dial(network, lis.Addr().String()) }))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, err)
 				defer conn.Close()
 				for range 2 {
 					if _, err := joboncev1.NewIdempotencyServiceClient(conn).RecordDelivery(t.Context(), text("j", "{}")); err != nil {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -36,9 +37,7 @@ type goodCaller struct {
 func startGoodCaller(t *testing.T, addr string) *goodCaller {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &goodCaller{failed: make(chan error, 1), stop: cancel, done: make(chan struct{})}
 	client := joboncev1.NewIdempotencyServiceClient(conn)
@@ -136,9 +135,7 @@ func bytesOnPort(hello string) attack {
 		var conns []net.Conn
 		for range 50 {
 			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			t.Cleanup(func() { conn.Close() })
 			conns = append(conns, conn)
 			if _, err := conn.Write([]byte(hello)); err != nil {
@@ -215,9 +212,7 @@ func TestBadPeersBites(t *testing.T) {
 			t.Error("a call that runs on was not found")
 		}
 		close(release)
-		if err := goleak.Find(before); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, goleak.Find(before))
 	})
 	t.Run("others kept out", func(t *testing.T) {
 		s := start(t, Config{MaxCalls: 10}, new(memoryJobs))

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // rawPeer is a peer that sends what it likes. One goroutine uses it; another one reads what the server sends.
@@ -48,9 +50,7 @@ type event struct {
 func dial(t testing.TB, addr string) *rawPeer {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	p := &rawPeer{Framer: http2.NewFramer(conn, conn), conn: conn, next: 1, more: make(chan struct{}, 1), done: make(chan struct{})}
 	p.enc = hpack.NewEncoder(&p.block)
 	p.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -77,9 +77,7 @@ func (p *rawPeer) close() {
 
 func (p *rawPeer) must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 }
 
 // read reports what matters of what the server sends.
@@ -241,9 +239,7 @@ func (p *rawPeer) ended(t testing.TB) {
 func encode(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return b
 }
 

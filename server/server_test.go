@@ -19,6 +19,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestConfig(t *testing.T) {
@@ -113,9 +114,7 @@ func TestStopCutsCallsThatLast(t *testing.T) {
 
 func TestRunEnds(t *testing.T) {
 	s, err := New(Config{}, new(memoryJobs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	// A listener that fails.
 	lis := listen(t)
 	lis.Close()
@@ -132,9 +131,7 @@ func TestRunEnds(t *testing.T) {
 	}
 	// A context that ended before.
 	s, err = New(Config{}, new(memoryJobs))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Run(ctx, listen(t)); err != nil {
@@ -256,15 +253,9 @@ func reflected[Req, Resp any](
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	stream, err := open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(req); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, stream.Send(req))
 	resp, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return resp
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // holdUp has a peer that reads no answers, one whose request stays half, and one that says nothing at all.
@@ -33,9 +34,7 @@ func TestStopIsBounded(t *testing.T) {
 	s := start(t, Config{ShutdownTimeout: 50 * time.Millisecond}, new(memoryJobs))
 	holdUp(t, s)
 	s.stop()
-	if err := <-s.stopped; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-s.stopped)
 	if n := len(s.log.lines(t, "calls still run and are cut")); n != 1 {
 		t.Errorf("the log says %d times that calls were cut", n)
 	}
@@ -63,9 +62,7 @@ func TestStopIsBoundedBites(t *testing.T) {
 func TestStopEndsWaits(t *testing.T) {
 	s := start(t, Config{ShutdownTimeout: time.Hour}, idleJobs{new(memoryJobs)})
 	watch, err := grpc_health_v1.NewHealthClient(s.conn).Watch(context.Background(), &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	must[*grpc_health_v1.HealthCheckResponse](t)(watch.Recv())
 	ended := make(chan error, 20)
 	for range cap(ended) {
@@ -80,7 +77,5 @@ func TestStopEndsWaits(t *testing.T) {
 	for range cap(ended) {
 		<-ended
 	}
-	if err := <-s.stopped; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-s.stopped)
 }

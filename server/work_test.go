@@ -24,15 +24,9 @@ func embedded(t *testing.T) (*batch.Store, *testenv.Clock) {
 	t.Helper()
 	clock := testenv.NewClock()
 	s, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Now: clock.Now, Logger: testenv.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	jobs := batch.New(s, batch.Config{})
-	t.Cleanup(func() {
-		if err := jobs.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testenv.OK(t, jobs.Close()) })
 	return jobs, clock
 }
 
@@ -55,9 +49,7 @@ func queued(id string) *joboncev1.RecordDeliveryRequest {
 func must[T any](t *testing.T) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return v
 	}
 }
@@ -194,9 +186,7 @@ func TestStopEndsWaitingClaims(t *testing.T) {
 	if err := <-answered; err != nil {
 		t.Errorf("a claim that waited when the server stopped: %v, want an empty answer", err)
 	}
-	if err := <-s.stopped; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-s.stopped)
 }
 
 // hookedJobs tells of each claim, after the store has made it and before the caller hears of it.

@@ -32,23 +32,17 @@ const maxBody = 1 << 10
 func start(t *testing.T, ship client.WorkFunc) http.Handler {
 	t.Helper()
 	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Logger: testenv.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	jobs := batch.New(store, batch.Config{})
 	srv, err := server.New(server.Config{Logger: testenv.Logger(t), MaxBodyBytes: maxBody}, jobs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	lis := bufconn.Listen(64 << 10)
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- srv.Run(ctx, lis) }()
 	t.Cleanup(func() {
 		stop()
-		if err := errors.Join(<-stopped, jobs.Close()); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, errors.Join(<-stopped, jobs.Close()))
 	})
 	return handler(t, ship, func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
 }
@@ -58,14 +52,10 @@ func handler(t *testing.T, ship client.WorkFunc, dial func(context.Context, stri
 	t.Helper()
 	log.SetOutput(io.Discard)
 	c, err := client.New("passthrough:///memory", client.WithInsecure(), client.WithDialOptions(grpc.WithContextDialer(dial)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() {
 		log.SetOutput(os.Stderr)
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, c.Close())
 	})
 	return frontend.Handler(c, ship)
 }

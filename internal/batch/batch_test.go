@@ -15,6 +15,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -141,9 +142,7 @@ func TestWhatIsObserved(t *testing.T) {
 	<-held
 	<-outs[0]
 	<-outs[1]
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 	if !slices.Equal(sizes, []int{1, 2}) {
 		t.Errorf("observed writes of %v deliveries, want 1 and 2", sizes)
 	}
@@ -306,9 +305,7 @@ func TestCloseWaitsForWhatIsUnderWay(t *testing.T) {
 	g.let <- nil
 	wantOK(t, <-held, "held")
 	wantOK(t, <-queued[0], "queued")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-done)
 	if o := s.RecordOne(t.Context(), delivery("late", 0)); !errors.Is(o.Err, job.ErrUnavailable) {
 		t.Errorf("after Close: %v", o.Err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // eachGate is a gate that is a job.EachRecorder too: the test settles each delivery itself.
@@ -130,9 +131,7 @@ func TestCloseWaitsForWhatTakesLong(t *testing.T) {
 	}
 	w.ok(0)
 	wantOK(t, <-slow, "slow")
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-done)
 }
 
 // TestWhatTakesLongCounts: the bounds of the queue hold for it until it has its outcome, whether its caller waits or not.
@@ -185,9 +184,7 @@ func TestPanicWhileOthersAreSettled(t *testing.T) {
 	next.ok(0)
 	next.ret <- nothing
 	wantOK(t, <-after, "after")
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 }
 
 // TestOneAnswerForManyDoesNotWaitForOne: deliveries that share an answer with some that take long wait for those for a

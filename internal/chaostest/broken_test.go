@@ -15,6 +15,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // spoil is a way to break a store on purpose, and the finding that it must lead to.
@@ -159,9 +160,7 @@ func TestBites(t *testing.T) {
 		if err == nil {
 			err = flipByte(w.file)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if found := w.final(); len(found) == 0 || found[0].kind != damaged {
 			t.Errorf("not found: %s\nbut: %v", damaged, found)
 		}

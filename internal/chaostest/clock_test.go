@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // clock is a clock in a file that several processes have mapped. Only the test moves it.
@@ -20,13 +22,9 @@ type clock struct {
 func newClock(t *testing.T) *clock {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "clock")
-	if err := os.WriteFile(path, make([]byte, 8), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, make([]byte, 8), 0o600))
 	c, unmap, err := openClock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(unmap)
 	c.nanos.Store(time.Now().UnixNano())
 	return c

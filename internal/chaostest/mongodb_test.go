@@ -26,9 +26,7 @@ func newMongoDBWorld(t *testing.T, seed uint64) *world {
 	uri, own := database(t)
 	admin := connect(t, uri)
 	set, err := askReplicaSet(t.Context(), admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	name := testenv.DatabaseAt(t, uri)
 	uris := []string{uri, uri}
 	w.faults = []fault{
@@ -71,9 +69,7 @@ func database(t *testing.T) (uri string, own *testenv.Mongo) {
 func connect(t *testing.T, uri string) *mongo.Database {
 	t.Helper()
 	c, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = c.Disconnect(context.WithoutCancel(t.Context())) })
 	return c.Database("admin")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const (
@@ -46,9 +47,7 @@ func newRemote(t *testing.T, addr string, rng *rand.Rand, opts ...client.Option)
 		// A service that is being started is waited for, within the call's time.
 		client.WithDialOptions(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))), client.WithBatching(),
 	}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return &remote{client: c, rng: rng}
 }

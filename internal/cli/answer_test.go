@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // runInto runs a command in a process of its own with this standard output, and returns its exit code and what it said
@@ -29,20 +31,12 @@ func runInto(t *testing.T, stdout *os.File, args ...string) (code int, stderr st
 // and the call that is repeated with it gets the same answer.
 func TestAnswersThatCannotBeWritten(t *testing.T) {
 	p := serveEmbedded(t, t.TempDir())
-	defer func() {
-		if err := p.stop(); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { testenv.OK(t, p.stop()) }()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer full.Close()
 	r, closed, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r.Close()
 	defer closed.Close()
 

@@ -17,6 +17,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/load"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // scripted is a service that has no jobs and answers deliveries as a test wants.
@@ -43,9 +44,7 @@ func (s *scripted) RecordDelivery(context.Context, *joboncev1.RecordDeliveryRequ
 func serveScripted(t *testing.T, s *scripted) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	srv := grpc.NewServer()
 	joboncev1.RegisterIdempotencyServiceServer(srv, s)
 	go func() { _ = srv.Serve(lis) }()
@@ -67,13 +66,9 @@ func TestBenchEndsEarly(t *testing.T) {
 	root.SetArgs([]string{"bench", "--server", addr, "--callers", "1", "--duration", "1h", "-o", "json"})
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, root.ExecuteContext(ctx))
 	var got benchSummary
-	if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(stdout.Bytes(), &got))
 	// The tenth call was under way when the run ended.
 	if got.Answered < 9 || got.Answered > 10 || got.Failed != 0 || stderr.Len() > 0 {
 		t.Errorf("%s%s", &stdout, &stderr)

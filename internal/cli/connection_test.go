@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // fakeService answers every delivery with answer, and keeps what it was sent.
@@ -54,18 +55,14 @@ func (f *fakeService) RecordDelivery(
 func (f *fakeService) serve(t *testing.T, opts ...grpc.ServerOption) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s := grpc.NewServer(opts...)
 	joboncev1.RegisterIdempotencyServiceServer(s, f)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(lis) }()
 	t.Cleanup(func() {
 		s.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, <-served)
 	})
 	return lis.Addr().String()
 }
@@ -74,21 +71,15 @@ func (f *fakeService) serve(t *testing.T, opts ...grpc.ServerOption) string {
 func selfSigned(t *testing.T) (pair tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
 	certFile, keyFile = writeFile(t, "cert.pem", certPEM), writeFile(t, "key.pem", keyPEM)
@@ -101,9 +92,7 @@ func selfSigned(t *testing.T) (pair tls.Certificate, certFile, keyFile string) {
 func writeFile(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -168,9 +157,7 @@ func TestTokenIsNotSentInPlaintextToOthers(t *testing.T) {
 func TestUnknownOutcomeTellsTheRequestID(t *testing.T) {
 	st, err := status.New(codes.Unavailable, "written or not").WithDetails(
 		&errdetails.ErrorInfo{Domain: "jobonce", Reason: "OUTCOME_UNKNOWN", Metadata: map[string]string{"request_id": "r1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	f := &fakeService{answer: func() (*joboncev1.RecordDeliveryResponse, error) { return nil, st.Err() }}
 	code, stdout, stderr := run("record", "--server", f.serve(t), "--job-id", "j", "--request-id", "r1")
 	want := "UNAVAILABLE OUTCOME_UNKNOWN: written or not; it may be recorded: repeat it with --request-id r1\n"

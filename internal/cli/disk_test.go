@@ -29,21 +29,15 @@ func TestDiskFails(t *testing.T) {
 	dir := t.TempDir()
 	first := serveEmbedded(t, dir)
 	recordWant(t, first.addr, nil)
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, first.stop())
 
 	p := serveEmbedded(t, dir)
 	// From now on the log cannot be flushed.
 	tracer := exec.Command("strace", "-f", "-o", os.DevNull, "-P", filepath.Join(dir, "data", "jobonce.db-wal"), "-e", "trace=fsync",
 		"-e", "inject=fsync:error=EIO", "-p", strconv.Itoa(p.Cmd.Process.Pid))
 	stderr, err := tracer.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tracer.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, tracer.Start())
 	defer func() { _ = tracer.Wait() }() // it ends with the service
 	said := bufio.NewReader(stderr)
 	for line := ""; !strings.Contains(line, "attached"); {
@@ -64,9 +58,7 @@ func TestDiskFails(t *testing.T) {
 	if err != nil || got.GetDeliveries() < 2 || got.GetDeliveries() > 3 {
 		t.Errorf("%d deliveries, %v; two were acknowledged, and one may have been written", got.GetDeliveries(), err)
 	}
-	if err := last.stop(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, last.stop())
 }
 
 // recordWant records a delivery and wants it to end so.
@@ -82,14 +74,8 @@ func recordWant(t *testing.T, addr string, want error) {
 func newClient(t *testing.T, addr string) *client.Client {
 	t.Helper()
 	c, err := client.New(addr, client.WithoutRetry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, c.Close()) })
 	return c
 }
 
@@ -107,18 +93,10 @@ func (p *process) wantBroken(t *testing.T, why string) {
 func watchHealth(t *testing.T, addr string) grpc_health_v1.Health_WatchClient {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, conn.Close()) })
 	watch, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), new(grpc_health_v1.HealthCheckRequest))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return watch
 }
 
@@ -127,9 +105,7 @@ func wantHealth(t *testing.T, watch grpc_health_v1.Health_WatchClient, want grpc
 	t.Helper()
 	for {
 		answer, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if answer.GetStatus() == want {
 			return
 		}
@@ -157,9 +133,7 @@ func TestServedDirectoryIsGone(t *testing.T) {
 			recordWant(t, p.addr, nil)
 			health := watchHealth(t, p.addr)
 			wantHealth(t, health, grpc_health_v1.HealthCheckResponse_SERVING)
-			if err := c.do(filepath.Join(dir, "data")); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, c.do(filepath.Join(dir, "data")))
 			if c.call {
 				_, err := newClient(t, p.addr).RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j"})
 				if status.Code(err) != codes.Unavailable {

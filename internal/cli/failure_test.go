@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // failing is a service that answers every call with the same error.
@@ -39,9 +40,7 @@ func serveFailure(t *testing.T, code codes.Code, reason, message string, more ..
 		}
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	srv := grpc.NewServer(grpc.UnaryInterceptor(func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
 		return nil, st.Err()
 	}))
@@ -106,9 +105,7 @@ func TestExitCodes(t *testing.T) {
 func TestExitCodesAreTold(t *testing.T) {
 	_, help, _ := run("--help")
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for code, word := range map[int]string{
 		exitOK: "done", exitFailed: "failed", exitUsage: "wrong usage", exitRefused: "refuses", exitNotFound: "not found",
 		exitLeaseLost: "lease is lost", exitRetry: "again",
@@ -158,9 +155,7 @@ func TestInterruptedClaimTellsWhatMayBe(t *testing.T) {
 	} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		srv := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, _ any, _ *grpc.UnaryServerInfo, _ grpc.UnaryHandler) (any, error) {
 			interrupt()
 			<-ctx.Done()
@@ -243,9 +238,7 @@ func TestUnwrittenAnswerAsJSON(t *testing.T) {
 func TestSecurityOnOneSideAlone(t *testing.T) {
 	plain := serveFailure(t, codes.NotFound, "JOB_NOT_FOUND", "")
 	_, port, err := net.SplitHostPort(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	// It is this machine too, but not by its name.
 	other := net.JoinHostPort("0.0.0.0", port)
 	want := "; is the service running, and ready, at " + other + "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false\n"
@@ -261,9 +254,7 @@ func TestSecurityOnOneSideAlone(t *testing.T) {
 // They run, and the hint does not put that in question alone.
 func TestNotReadyIsNotCalledAbsent(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s, well := grpc.NewServer(), health.NewServer()
 	well.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	grpc_health_v1.RegisterHealthServer(s, well)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // here is a serve in the test's own process.
@@ -86,12 +88,8 @@ func (h *here) stop() string {
 	h.t.Helper()
 	h.cancel()
 	printed, err := io.ReadAll(h.stdout)
-	if err != nil {
-		h.t.Error(err)
-	}
-	if err := <-h.ended; err != nil {
-		h.t.Error(err)
-	}
+	testenv.OK(h.t, err)
+	testenv.OK(h.t, <-h.ended)
 	return string(printed)
 }
 
@@ -100,14 +98,10 @@ func (h *here) get(path string) (code int, body string) {
 	h.t.Helper()
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Get("http://" + h.ops + path)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	testenv.Must(h.t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	testenv.Must(h.t, err)
 	return resp.StatusCode, string(b)
 }
 
@@ -115,13 +109,9 @@ func (h *here) get(path string) (code int, body string) {
 func (h *here) health() grpc_health_v1.HealthCheckResponse_ServingStatus {
 	h.t.Helper()
 	conn, err := grpc.NewClient(h.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	testenv.Must(h.t, err)
 	defer conn.Close()
 	resp, err := grpc_health_v1.NewHealthClient(conn).Check(h.t.Context(), new(grpc_health_v1.HealthCheckRequest))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	testenv.Must(h.t, err)
 	return resp.GetStatus()
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestListenNeedsAHost(t *testing.T) {
@@ -115,18 +117,14 @@ func TestUnixSocket(t *testing.T) {
 
 	// One that a dead process has left: nobody removes it, and nobody listens.
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	stale.SetUnlinkOnClose(false)
 	stale.Close()
 	listenTwice(t, path)
 
 	// Somebody else's, who knows nothing of the lock.
 	foreign, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer foreign.Close()
 	if lis, err := listen(t.Context(), "--listen", "unix:"+path); err == nil {
 		lis.Close()
@@ -138,9 +136,7 @@ func TestUnixSocket(t *testing.T) {
 
 	// Something else.
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(file, []byte("precious"), 0o600))
 	if lis, err := listen(t.Context(), "--listen", "unix:"+file); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("got %v, %v", lis, err)
 	}

@@ -52,16 +52,12 @@ func TestServeWithoutItsDatabase(t *testing.T) {
 // TestServeStoppedBeforeItIsReady is about the exit code, so it takes a process.
 func TestServeStoppedBeforeItIsReady(t *testing.T) {
 	p, err := testenv.Program{Path: "jobonce", Env: []string{"MONGODB_URI=" + awayURI}, Args: []string{"serve", "--listen", "127.0.0.1:0"}}.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	// Signals are taken long before the first line of the log.
 	for deadline := time.Now().Add(time.Minute); p.Log.String() == "" && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	if err := p.Stop(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, p.Stop())
 }
 
 // TestOps holds what the ops pages of either store show against what was done.
@@ -137,14 +133,8 @@ func TestPayloadDocumentFlag(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	db, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := db.Disconnect(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	testenv.Must(t, err)
+	defer func() { testenv.OK(t, db.Disconnect(ctx)) }()
 	for _, with := range []bool{true, false} {
 		cfg := testServeConfig(t)
 		cfg.store.mongo, cfg.store.uri, cfg.store.database, cfg.store.payloadDocument = true, uri, testenv.Database(t), with
@@ -157,9 +147,7 @@ func TestPayloadDocumentFlag(t *testing.T) {
 		}
 		h.stop()
 		stored, err := db.Database(cfg.store.database).Collection("sume_jobs").FindOne(ctx, bson.D{{Key: "job_id", Value: "j"}}).Raw()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if _, err := stored.LookupErr("payload"); (err == nil) != with {
 			t.Errorf("with --payload-document=%t the document is %s", with, stored)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestOpsListenByItsOldName sets the address of the ops listener by either name, in each place.
@@ -31,18 +32,12 @@ func TestOpsListenByItsOldName(t *testing.T) {
 			cfg, keys := newServeConfig()
 			keys.String(config.FileFlag, "", "")
 			path := filepath.Join(t.TempDir(), "f.yaml")
-			if err := os.WriteFile(path, []byte(tc.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := keys.Parse(append(strings.Fields(tc.args), "--config", path)); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.WriteFile(path, []byte(tc.file), 0o600))
+			testenv.Must(t, keys.Parse(append(strings.Fields(tc.args), "--config", path)))
 			err := config.Apply(keys, keys, "serve", func(name string) (string, bool) {
 				return tc.env, tc.env != "" && name == "JOBONCE_ADMIN_LISTEN"
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			switch err := cfg.chooseOps(keys); {
 			case tc.refused != "":
 				if err == nil || !strings.Contains(err.Error(), tc.refused) {

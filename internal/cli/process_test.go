@@ -34,9 +34,7 @@ func startServe(dir string, env []string, args ...string) (*process, error) {
 func serveEmbedded(t *testing.T, dir string) *process {
 	t.Helper()
 	p, err := startServe(dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return p
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // testServeConfig is what the flags say with a directory and a port of the test's own.
@@ -33,9 +35,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 			t.Errorf("got %q, %v", line, err)
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, <-ended)
 	}
 }
 
@@ -85,9 +85,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 
 func TestLogLevelAndFormat(t *testing.T) {
 	cfg, keys := newServeConfig()
-	if err := keys.Parse([]string{"--log-level", "warn", "--log-format", "json"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, keys.Parse([]string{"--log-level", "warn", "--log-format", "json"}))
 	var out bytes.Buffer
 	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, &out)
 	logger.Info("quiet")

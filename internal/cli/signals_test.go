@@ -20,9 +20,7 @@ import (
 func silent(t *testing.T) (address string, connected <-chan struct{}) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	accepted := make(chan struct{}, 100)
 	go func() {
 		for {
@@ -47,13 +45,9 @@ func TestInterruptedCommandsDieByTheSignal(t *testing.T) {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			address, connected := silent(t)
 			p, err := testenv.Program{Path: "jobonce", Args: append(strings.Fields(line), "--server", address)}.Start()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			<-connected
-			if err := p.Cmd.Process.Signal(sig); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, p.Cmd.Process.Signal(sig))
 			err = p.Wait()
 			stderr := p.Log.String()
 			if p.EndedBy() != sig || !strings.HasPrefix(stderr, "CANCELLED: ") && !strings.Contains(stderr, "CANCELED") && line != "bench --count 10" {
@@ -66,14 +60,10 @@ func TestInterruptedCommandsDieByTheSignal(t *testing.T) {
 // TestInterruptedInput: the rest of a command's input is not waited for when it is to end.
 func TestInterruptedInput(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, syscall.Mkfifo(fifo, 0o600))
 	for _, payload := range []string{"-", "@" + fifo} {
 		p, err := testenv.Program{Path: "jobonce", Args: []string{"record", "--payload", payload}}.Start()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		input := p.Stdin
 		if payload != "-" {
 			if input, err = os.OpenFile(fifo, os.O_WRONLY, 0); err != nil {
@@ -84,9 +74,7 @@ func TestInterruptedInput(t *testing.T) {
 		if _, err := input.Write(make([]byte, 1<<17)); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Cmd.Process.Signal(syscall.SIGINT); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, p.Cmd.Process.Signal(syscall.SIGINT))
 		hangs := time.AfterFunc(30*time.Second, func() { _ = p.Cmd.Process.Kill() })
 		err = p.Wait()
 		hangs.Stop()
@@ -102,9 +90,7 @@ func TestServeEndsBySignal(t *testing.T) {
 	for sig, want := range map[syscall.Signal]syscall.Signal{syscall.SIGTERM: 0, syscall.SIGINT: syscall.SIGINT} {
 		dir := t.TempDir()
 		p := serveEmbedded(t, dir)
-		if err := p.Cmd.Process.Signal(sig); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, p.Cmd.Process.Signal(sig))
 		if err := p.Wait(); p.EndedBy() != want || want == 0 && err != nil {
 			t.Errorf("%v after %v; logged\n%s", err, sig, &p.Log)
 		}
@@ -120,16 +106,10 @@ func TestServeOutlivesItsTerminal(t *testing.T) {
 	cmd := exec.Command("jobonce", "serve", "--listen", "127.0.0.1:0", "--data-dir", "data", "--log-calls")
 	cmd.Dir, cmd.Env = t.TempDir(), []string{"PATH=" + os.Getenv("PATH")}
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, cmd.Start())
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	match := readyLine.FindStringSubmatch(line)
 	if match == nil {
@@ -142,13 +122,9 @@ func TestServeOutlivesItsTerminal(t *testing.T) {
 		if code, _, stderr := run("record", "--server", match[1], "--job-id", "j"); code != 0 {
 			t.Errorf("record: exit code %d: %s", code, stderr)
 		}
-		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, cmd.Process.Signal(syscall.SIGHUP))
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("serve: %v", err)
 	}
@@ -162,13 +138,9 @@ func TestInterruptEndsAShellsLoop(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, io.Discard
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, cmd.Start())
 	<-connected
-	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	select {

@@ -23,12 +23,8 @@ func choose(t *testing.T, dir, args, env, file string) (*storeConfig, error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.AddFlagSet(keys)
 	path := flags.String(config.FileFlag, filepath.Join(dir, "jobonce.yaml"), "")
-	if err := os.WriteFile(*path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := flags.Parse(strings.Fields(args)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(*path, []byte(file), 0o600))
+	testenv.Must(t, flags.Parse(strings.Fields(args)))
 	variables := make(map[string]string)
 	for _, v := range strings.Fields(env) {
 		name, value, _ := strings.Cut(v, "=")
@@ -46,9 +42,7 @@ func choose(t *testing.T, dir, args, env, file string) (*storeConfig, error) {
 func TestWhichStore(t *testing.T) {
 	dir := t.TempDir()
 	uriFile := filepath.Join(dir, "uri")
-	if err := os.WriteFile(uriFile, []byte("mongodb://u:p@in-file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(uriFile, []byte("mongodb://u:p@in-file\n"), 0o600))
 	for _, tc := range []struct{ args, env, file, uri, dir string }{
 		{dir: "./jobonce-data"},
 		{args: "--data-dir d", dir: "d"},
@@ -80,9 +74,7 @@ func TestWhichStore(t *testing.T) {
 func TestNoStore(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"empty": " \n", "two": "mongodb://a\nmongodb://u:secret@b\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	for _, tc := range []struct {
 		args, env, file, want string
@@ -144,9 +136,7 @@ func TestStoresAreNotWrapped(t *testing.T) {
 	embedded := &storeConfig{dataDir: t.TempDir()}
 	for _, c := range []*storeConfig{mongo, embedded} {
 		opened, err := c.open(t.Context(), nil, testenv.Logger(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer opened.Store.Close()
 		var own bool
 		if c.mongo {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // command is a flag set as a command has it: some flags may stand in the file, others may not.
@@ -47,12 +49,8 @@ func newCommand() *command {
 func (c *command) apply(t *testing.T, args []string, env map[string]string, file string) (string, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "jobonce.yaml")
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.flags.Parse(append(args, "--config", path)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, []byte(file), 0o600))
+	testenv.Must(t, c.flags.Parse(append(args, "--config", path)))
 	return path, c.applyEnv(env)
 }
 
@@ -97,9 +95,7 @@ func TestOrigin(t *testing.T) {
 	c := newCommand()
 	env := map[string]string{"JOBONCE_MAX_WAIT": "2m"}
 	path, err := c.apply(t, []string{"--job-id", "a"}, env, "serve: {listen: x, max-wait: 3m}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for flag, want := range map[string]Origin{
 		"job-id":   {FromCommandLine, "--job-id"},
 		"max-wait": {FromEnvironment, "JOBONCE_MAX_WAIT"},
@@ -123,9 +119,7 @@ func TestVariableWithoutOurPrefix(t *testing.T) {
 	} {
 		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 		uri := flags.String("mongodb-uri", "", "")
-		if err := Apply(flags, flags, "serve", lookupIn(tc.env)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, Apply(flags, flags, "serve", lookupIn(tc.env)))
 		if from := OriginOf(flags.Lookup("mongodb-uri")); *uri != tc.want || from != (Origin{FromEnvironment, tc.from}) {
 			t.Errorf("%v: got %q from %+v", tc.env, *uri, from)
 		}
@@ -151,9 +145,7 @@ func TestEveryKind(t *testing.T) {
 
 func TestFileNamedByEnvironment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.yaml")
-	if err := os.WriteFile(path, []byte("serve: {listen: file}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, []byte("serve: {listen: file}"), 0o600))
 	c := newCommand()
 	if err := c.applyEnv(map[string]string{"JOBONCE_CONFIG": path}); err != nil || c.listen != "file" {
 		t.Errorf("got %q, %v", c.listen, err)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // FuzzFile gives [Apply] any file. It must not panic, and must name the file in its error.
@@ -20,13 +22,9 @@ func FuzzFile(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, file string) {
 		path := filepath.Join(dir, "jobonce.yaml")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, os.WriteFile(path, []byte(file), 0o600))
 		c := newCommand()
-		if err := c.flags.Parse([]string{"--config", path}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, c.flags.Parse([]string{"--config", path}))
 		err := c.applyEnv(nil)
 		if err != nil && !strings.Contains(err.Error(), path) {
 			t.Errorf("the error does not name the file: %v", err)

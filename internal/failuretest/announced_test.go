@@ -95,17 +95,13 @@ var announcedMessage = sync.OnceValue(func() []byte {
 func newAnnouncer(t *testing.T, addr string, opened, received *atomic.Int64) *announcer {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	a := &announcer{conn: conn, opened: opened, received: received, framer: http2.NewFramer(conn, conn), next: 1}
 	a.enc = hpack.NewEncoder(&a.block)
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, a.framer.WriteSettings())
 	return a
 }
 

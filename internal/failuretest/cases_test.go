@@ -18,6 +18,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestCasesOnBothStores sends every body and every request of the cases through the service, and reads the bodies back:
@@ -32,9 +33,7 @@ func TestCasesOnBothStores(t *testing.T) {
 				Parts         [][2]any `json:"payload_parts"`
 				JobID         string   `json:"request_job_id"`
 			}
-			if err := json.Unmarshal(line, &in); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, json.Unmarshal(line, &in))
 			body := in.Payload
 			for _, part := range in.Parts {
 				body += strings.Repeat(part[0].(string), int(part[1].(float64)))
@@ -42,9 +41,7 @@ func TestCasesOnBothStores(t *testing.T) {
 			req := &joboncev1.RecordDeliveryRequest{JobId: in.JobID, Body: &joboncev1.RecordDeliveryRequest_Payload{Payload: body}}
 			if in.Want == "invalid" { // not UTF-8: it goes as bytes
 				raw, err := base64.StdEncoding.DecodeString(in.Base64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, err)
 				body = string(raw)
 				req.Body = &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: raw}
 			}
@@ -62,13 +59,9 @@ func TestCasesOnBothStores(t *testing.T) {
 				Request     json.RawMessage
 				Want, Field string
 			}
-			if err := json.Unmarshal(line, &in); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, json.Unmarshal(line, &in))
 			req := &joboncev1.RecordDeliveryRequest{}
-			if err := protojson.Unmarshal(in.Request, req); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, protojson.Unmarshal(in.Request, req))
 			resp, err := c.RecordDelivery(t.Context(), req)
 			if in.Want == "OK" {
 				if err != nil || !resp.GetFirstDelivery() {
@@ -172,18 +165,14 @@ func TestSequencesOnBothStores(t *testing.T) {
 func eachCase(t *testing.T, file string, atLeast int, f func(t *testing.T, line []byte)) {
 	t.Helper()
 	cases, err := os.Open("../../server/testdata/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer cases.Close()
 	lines := bufio.NewScanner(cases)
 	lines.Buffer(nil, 1<<20)
 	n := 0
 	for ; lines.Scan(); n++ {
 		var name struct{ Name string }
-		if err := json.Unmarshal(lines.Bytes(), &name); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, json.Unmarshal(lines.Bytes(), &name))
 		t.Run(name.Name, func(t *testing.T) { f(t, lines.Bytes()) })
 	}
 	if lines.Err() != nil || n < atLeast {

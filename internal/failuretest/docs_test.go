@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const root = "../.."
@@ -18,9 +20,7 @@ const root = "../.."
 func readDocs(t *testing.T) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, "docs", "failures.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return string(content)
 }
 
@@ -37,9 +37,7 @@ func codeBlock(t *testing.T, language string) string {
 // TestDocumentedCodeIsTested: what readers copy is what TestFencingNumber runs.
 func TestDocumentedCodeIsTested(t *testing.T) {
 	source, err := os.ReadFile("fence_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if code := codeBlock(t, "go"); !strings.Contains(string(source), code) {
 		t.Errorf("fence_test.go does not have this code:\n%s", code)
 	}
@@ -70,9 +68,7 @@ func TestDocumentedTestsExist(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	named := regexp.MustCompile(`\bTest[A-Z0-9]\w*`).FindAllString(docs, -1)
 	for _, name := range named {
 		if tests[name] == "" {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // The code in docs/failures.md is this, word for word.
@@ -35,9 +37,7 @@ func saveInvoice(ctx context.Context, db *sql.DB, jobID string, cents, generatio
 // refused.
 func TestFencingNumber(t *testing.T) {
 	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "invoices.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer db.Close()
 	if _, err := db.ExecContext(t.Context(), codeBlock(t, "sql")); err != nil {
 		t.Fatal(err)

@@ -90,9 +90,7 @@ func (f *fleet) add(t *testing.T) {
 func (f *fleet) crashFirst(t *testing.T) {
 	t.Helper()
 	m := f.members[0]
-	if err := m.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, m.Kill())
 	m.crashed = time.Now().UnixNano()
 }
 
@@ -147,9 +145,7 @@ func (f *fleet) checkJobs(t *testing.T, c *client.Client) {
 		runs := histories[id].all()
 		last := runs[len(runs)-1]
 		j, err := c.GetJob(t.Context(), id, joboncev1.JobView_JOB_VIEW_BASIC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if w := j.GetWork(); w.GetState() != joboncev1.WorkState_WORK_STATE_COMPLETED || w.GetGeneration() != last.generation || last.failed {
 			t.Errorf("%s: %v with generation %d; the last work was under %d, and failed: %t", id, w.GetState(), w.GetGeneration(),
 				last.generation, last.failed)
@@ -170,9 +166,7 @@ func (f *fleet) readLogs(t *testing.T) map[string]*history {
 func readLog(t *testing.T, m *member, histories map[string]*history) {
 	t.Helper()
 	content, err := os.ReadFile(m.log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for line := range strings.Lines(string(content)) {
 		var e entry
 		if err := json.Unmarshal([]byte(line), &e); err != nil {

@@ -42,7 +42,5 @@ func startServe(t *testing.T, env []string, args ...string) *testenv.Service {
 // must ends a test in which what it needs fails.
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 }

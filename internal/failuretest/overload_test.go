@@ -121,9 +121,7 @@ func memory(t *testing.T, s *testenv.Service, field string) int64 {
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); f[0] == field+":" {
 			kib, err := strconv.ParseInt(f[1], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			return kib << 10
 		}
 	}
@@ -157,9 +155,7 @@ func newStorm(t *testing.T, addr string) *storm {
 	l.body = []byte(`{"event":"job.completed","status":"OK","text":"` + strings.Repeat("x", stormBody-50) + `"}`)
 	for range stormConns {
 		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		l.conns = append(l.conns, conn)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // together runs n callers, all released at once, and waits for them.
@@ -31,9 +32,7 @@ func race(t *testing.T, n int, call func(i int) (*joboncev1.RecordDeliveryRespon
 	responses := make([]*joboncev1.RecordDeliveryResponse, n)
 	together(n, func(i int) {
 		resp, err := call(i)
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, err)
 		responses[i] = resp
 	})
 	if t.Failed() {
@@ -123,14 +122,10 @@ func TestFailure5LateRedelivery(t *testing.T) {
 		c := w.client()
 		record(t, c, completed("untracked"))
 		l := record(t, c, leased(completed("leased"))).GetLease()
-		if err := complete(t, c, "leased", l, "done"); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, complete(t, c, "leased", l, "done"))
 		l = record(t, c, leased(completed("dead"))).GetLease()
 		err := c.ReleaseWork(t.Context(), &joboncev1.ReleaseWorkRequest{JobId: "dead", LeaseToken: l.GetToken(), Dead: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		jobs := map[string]string{"untracked": "DUPLICATE", "leased": "COMPLETED", "dead": "DEAD"}
 		for round := range 2 {
 			w.clock.Advance(365 * 24 * time.Hour)

@@ -50,9 +50,7 @@ func startRolling(t *testing.T, services []*testenv.Service, opts ...client.Opti
 	}
 	// As a user has it: the defaults are to see to it.
 	c, err := client.New(strings.Join(addrs, ","), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r.stop = sync.OnceFunc(func() {
 		close(r.stopping)
 		r.wg.Wait()

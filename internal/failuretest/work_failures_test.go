@@ -35,9 +35,7 @@ func crash(t *testing.T, w *world, req *joboncev1.RecordDeliveryRequest) *jobonc
 	t.Helper()
 	c := w.client()
 	resp := record(t, c, req)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, c.Close())
 	return resp
 }
 
@@ -62,9 +60,7 @@ func crashThenDelivery(t *testing.T, w *world) {
 			}
 			return work.SetResult("done")
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return result
 	}
 	// The provider is told to come back, at a time when the lease has lapsed.
@@ -104,18 +100,14 @@ func crashThenWorker(t *testing.T, w *world) {
 			done <- work.Job.GetJobId()
 			return nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- worker.Run(ctx) }()
 	got := map[string]int{await(t, "a job is worked on", done): 1}
 	got[await(t, "the other is", done)]++
 	stop()
-	if err := await(t, "the worker stops", stopped); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, await(t, "the worker stops", stopped))
 	if len(done) > 0 || got["leased"] != 1 || got["queued"] != 1 {
 		t.Errorf("worked on %v and %d more", got, len(done))
 	}
@@ -198,9 +190,7 @@ func lostClaim(t *testing.T, w *world) {
 	if got.GetJob().GetWork().GetAttempts() != 1 {
 		t.Errorf("the lost answer cost an attempt: %v", got.GetJob())
 	}
-	if err := complete(t, c, "claimed", got.GetLease(), ""); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, complete(t, c, "claimed", got.GetLease(), ""))
 }
 
 func lostCompletion(t *testing.T, w *world) {

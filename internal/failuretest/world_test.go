@@ -58,21 +58,15 @@ func embedded(t *testing.T) *world {
 	store, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{
 		Now: w.clock.Now, MaxAttempts: job.DefaultMaxAttempts, Logger: testenv.Logger(t),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	w.dropPayload = func(jobID string) {
 		t.Helper()
 		db, err := sql.Open("sqlite", filepath.Join(dir, "jobonce.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer db.Close()
 		_, err = db.ExecContext(t.Context(), `DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = ?1);
 			UPDATE jobs SET text = NULL, bytes = NULL, payload_dropped = ?2 WHERE job_id = ?1`, jobID, w.clock.Now().UnixMilli())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 	w.Relay = testenv.StartRelay(t, w.serve(store))
 	return w
@@ -88,18 +82,14 @@ func mongodb(t *testing.T, uri string) *world {
 		store, err := mongostore.Open(mongostore.Options{
 			URI: uri, Database: database, Now: w.clock.Now, MaxAttempts: job.DefaultMaxAttempts, Logger: testenv.Logger(t),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		await(t, "the store is ready", store.Ready())
 		return store
 	}
 	w.dropPayload = func(jobID string) {
 		t.Helper()
 		db, err := mongo.Connect(options.Client().ApplyURI(uri))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		defer func() { _ = db.Disconnect(context.WithoutCancel(t.Context())) }()
 		r, err := db.Database(database).Collection(mongostore.DefaultCollection).UpdateOne(t.Context(),
 			bson.D{{Key: "job_id", Value: jobID}}, bson.D{
@@ -123,24 +113,16 @@ func (w *world) serve(store job.Store) string {
 	log := testenv.Logger(w.t)
 	jobs := batch.New(store, batch.Config{Lanes: 2, Logger: log})
 	s, err := server.New(server.Config{Logger: log, UnaryInterceptors: []grpc.UnaryServerInterceptor{w.answers.intercept}}, jobs)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.Must(w.t, err)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.Must(w.t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Run(ctx, lis) }()
 	w.t.Cleanup(func() {
 		stop()
-		if err := <-stopped; err != nil {
-			w.t.Error(err)
-		}
-		if err := jobs.Close(); err != nil {
-			w.t.Error(err)
-		}
+		testenv.OK(w.t, <-stopped)
+		testenv.OK(w.t, jobs.Close())
 	})
 	return lis.Addr().String()
 }
@@ -154,14 +136,8 @@ func (w *world) client(opts ...client.Option) *client.Client {
 func newClient(t *testing.T, addr string, opts ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(addr, append([]client.Option{client.WithTimeout(patience)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, c.Close()) })
 	return c
 }
 

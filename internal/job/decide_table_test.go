@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // The callers of the table: the call that made the record, the one that the running lease was granted to when that is
@@ -258,9 +259,7 @@ func TestNewRecord(t *testing.T) {
 			in.Lease = dur(time.Minute)
 		}
 		d, err := in.Delivery(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		r := d.NewRecord(noon)
 		if got := verdictText(job.Decide(&r, &d, noon)); got != want {
 			t.Errorf("mode %d: got %q, want %q", mode, got, want)

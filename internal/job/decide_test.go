@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456, time.UTC)
@@ -53,9 +54,7 @@ func TestDecide(t *testing.T) {
 
 func TestNewRecordIsItsCreators(t *testing.T) {
 	d, err := job.Input{JobID: "j", Body: job.Body{Kind: job.BodyText, Data: "x"}}.Delivery(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	r := d.NewRecord(noon)
 	if v := job.Decide(&r, &d, noon); v.Disposition != job.First || !v.StartWork || !v.FirstDelivery {
 		t.Errorf("the record that a delivery makes is decided as %+v", v)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func text(s string) job.Body { return job.Body{Kind: job.BodyText, Data: s} }
@@ -105,9 +106,7 @@ func TestDeliveryTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := c.in.Delivery(1000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			if d.JobID != c.jobID || d.Event != c.event || d.Status != c.status || d.Object != c.object {
 				t.Errorf("got %q, %q, %q, object %t", d.JobID, d.Event, d.Status, d.Object)
 			}
@@ -198,9 +197,7 @@ func TestDeliveryTakesALease(t *testing.T) {
 func TestGrantHasANewTokenEveryTime(t *testing.T) {
 	lease := time.Minute
 	d, err := job.Input{JobID: "a", Mode: job.ModeLeased, Lease: &lease}.Delivery(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if a, b := d.Grant(0).Token, d.Grant(0).Token; a == "" || a == b {
 		t.Errorf("tokens %q and %q: one that was released would come back to life", a, b)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // lifeOf returns the records of a job in every state that our own transitions lead to.
@@ -18,17 +19,13 @@ func lifeOf(t *testing.T) map[string]job.Record {
 			in.Lease = &lease
 		}
 		d, err := in.Delivery(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		r := d.NewRecord(now)
 		r.Deliveries = 1
 		return r
 	}
 	with := func(w job.Work, err error) job.Record {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		r := record(job.ModeLeased, "body")
 		r.Work = w
 		return r

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // held is work under a lease with the token "t" that runs until later.
@@ -100,26 +101,20 @@ func TestClaimPastTheAttempts(t *testing.T) {
 func TestRenew(t *testing.T) {
 	for _, now := range []time.Time{noon, later, later.Add(time.Hour)} { // running, lapsing, long lapsed
 		got, err := held().Renew("t", time.Hour, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		want := held()
 		want.Due, want.Granted = job.Millis(now.Add(time.Hour)), time.Hour
 		wantWork(t, got, want)
 	}
 	// It never makes the lease shorter.
 	got, err := held().Renew("t", time.Second, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	wantWork(t, got, held())
 }
 
 func TestComplete(t *testing.T) {
 	done, err := held().Complete("t", "result")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	want := ended(job.StateCompleted, func(w *job.Work) { w.Result, w.Error, w.Lapses = "result", "", 0 })
 	wantWork(t, done, want)
 	again, err := done.Complete("t", "another")
@@ -146,9 +141,7 @@ func TestRelease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := held().Release("t", c.r, noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			wantWork(t, got, c.want)
 			for _, r := range []job.Release{c.r, {Delay: time.Hour, Error: "another"}, {Dead: true}, {NotStarted: true}} {
 				again, err := got.Release("t", r, later)
@@ -165,9 +158,7 @@ func TestUnclaim(t *testing.T) {
 	w := held()
 	w.ClaimID = "c"
 	got, err := w.Unclaim("t", w.Due, noon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	wantWork(t, got, ended(job.StateQueued, func(w *job.Work) { w.Token, w.Due, w.Attempts = "", job.Millis(noon), 1 }))
 	_, err = got.Unclaim("t", got.Due, later)
 	wantLost(t, err) // and the attempt is not taken back twice
@@ -213,9 +204,7 @@ func TestWhoHolds(t *testing.T) {
 						wantWork(t, got, w)
 						return
 					}
-					if err != nil {
-						t.Error(err)
-					}
+					testenv.OK(t, err)
 					if changed := got != w; changed != changes {
 						t.Errorf("changed: %t, want %t", changed, changes)
 					}

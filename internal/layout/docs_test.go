@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return string(text)
 }
 
@@ -29,9 +29,7 @@ func TestReadmeCode(t *testing.T) {
 		t.Fatal("the README has no Go code")
 	}
 	files, err := filepath.Glob("../../examples/*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, block := range blocks {
 		found := slices.ContainsFunc(files, func(name string) bool {
 			code, err := os.ReadFile(name)
@@ -50,9 +48,7 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	cmd := exec.Command("go", "mod", "edit", "-json")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var mod struct {
 		Require []struct {
 			Path     string
@@ -60,9 +56,7 @@ func TestDependenciesHaveReasons(t *testing.T) {
 		}
 		Tool []struct{ Path string }
 	}
-	if err := json.Unmarshal(out, &mod); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, json.Unmarshal(out, &mod))
 	needed := make(map[string]bool)
 	for _, r := range mod.Require {
 		if !r.Indirect {

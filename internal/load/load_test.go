@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/jobonce/jobonce/internal/load"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,9 +77,7 @@ func newLoad(t *testing.T, target load.Target, w load.Workload, reason func(erro
 		w.BodyBytes = 1024
 	}
 	l, err := load.New(target, w, reason)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return l
 }
 
@@ -230,9 +229,7 @@ func TestReasonIsOptional(t *testing.T) {
 
 func TestWorkloadNamesTheField(t *testing.T) {
 	good := load.Workload{Run: "r-1", Callers: 1, Count: 1, BodyBytes: 1024}
-	if err := good.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, good.Validate())
 	for field, spoil := range map[string]func(*load.Workload){
 		"Run ":               func(w *load.Workload) { w.Run = "" },
 		"Run must":           func(w *load.Workload) { w.Run = strings.Repeat("r", 33) },

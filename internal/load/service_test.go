@@ -15,6 +15,7 @@ import (
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/load"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -22,35 +23,23 @@ import (
 func serve(t *testing.T) *client.Client {
 	t.Helper()
 	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	jobs := batch.New(store, batch.Config{})
 	srv, err := server.New(server.Config{}, jobs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Run(ctx, lis) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if err := jobs.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, <-ended)
+		testenv.OK(t, jobs.Close())
 	})
 	<-srv.Ready()
 	c, err := client.New(lis.Addr().String(), client.WithoutRetry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -62,17 +51,13 @@ func TestService(t *testing.T) {
 	} {
 		w := load.Workload{Run: mode.String()[len("WORK_MODE_"):], Callers: 8, Count: 200, Duplicates: 30, BodyBytes: 512}
 		l, err := load.New(load.Service{Client: c, Mode: mode, Lease: time.Minute}, w, load.Reason)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		r := l.Run(t.Context())
 		if r.Ops != 200 || r.Failed() != 0 || r.Firsts != r.Keys || r.Duplicates == 0 {
 			t.Errorf("%v: %+v", mode, r)
 		}
 		job, err := c.GetJob(t.Context(), load.Key(w.Run, 0), joboncev1.JobView_JOB_VIEW_FULL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if job.GetWork().GetMode() != mode || job.GetPayload() != load.NewBody(w.Run, 512).Of(job.GetJobId()) {
 			t.Errorf("%v: stored %v", mode, job)
 		}
@@ -84,9 +69,7 @@ func TestServiceErrors(t *testing.T) {
 	// Half a second is no lease.
 	l, err := load.New(load.Service{Client: c, Mode: joboncev1.WorkMode_WORK_MODE_LEASED, Lease: time.Second / 2},
 		load.Workload{Run: "bad", Callers: 2, Count: 4, BodyBytes: 512}, load.Reason)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if r := l.Run(t.Context()); r.Ops != 0 || r.Errors["INVALID_FIELD"] != 4 {
 		t.Errorf("%+v", r)
 	}
@@ -97,9 +80,7 @@ func TestReason(t *testing.T) {
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			return nil, status.Error(codes.Unavailable, "no such place")
 		})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer dead.Close()
 	_, err = load.Service{Client: dead}.Record(t.Context(), "", "x")
 	if got := load.Reason(err); got != "UNAVAILABLE" {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestGetThatMeetsClose: a read that found the store open, and comes to its statements when they are closed, hears that the
@@ -12,9 +13,7 @@ import (
 func TestGetThatMeetsClose(t *testing.T) {
 	s := open(t, t.TempDir(), nil)
 	record(t, s, "j")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, s.Close())
 	for _, withBody := range []bool{false, true} {
 		if _, err := s.GetOpen(t.Context(), "j", withBody); !errors.Is(err, job.ErrUnavailable) || errors.Is(err, job.ErrRecordUnusable) {
 			t.Errorf("told %v", err)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // sector is what a disk writes as a whole or not at all.
@@ -245,9 +247,7 @@ func (n *inode) leave(t *testing.T, path string, random *rand.Rand, kept float64
 		write(t, path, n.remains(random, kept))
 		return
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.MkdirAll(path, 0o700))
 	names := newDir()
 	for name, child := range n.names {
 		names.names[name] = child

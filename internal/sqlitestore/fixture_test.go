@@ -20,9 +20,7 @@ func lives(t *testing.T, s job.Store, clock *testenv.Clock, name string) {
 	const lease, delay = 10 * time.Minute, time.Hour
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 	deliver := func(id string, mode job.WorkMode, body job.Body, event string) *job.Lease {
 		t.Helper()
@@ -83,28 +81,20 @@ func writeLives(t *testing.T, dir string, crashed bool) {
 	s := open(t, data, clock)
 	lives(t, s, clock, "first")
 	if crashed {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, s.Close())
 		s = open(t, data, clock)
 	}
 	clock.Advance(time.Minute)
 	lives(t, s, clock, "second")
 	files := []string{"", "-wal"}
 	if !crashed {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, s.Close())
 		files = files[:1]
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.MkdirAll(dir, 0o700))
 	for _, suffix := range files {
 		data, err := os.ReadFile(sqlitestore.File(data) + suffix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		write(t, sqlitestore.File(dir)+suffix, data)
 	}
 }

@@ -25,11 +25,7 @@ func tmpfs(t *testing.T, kilobytes int) string {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testenv.OK(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	return dir
 }
 
@@ -37,9 +33,7 @@ func sizeOption(kilobytes int) string { return fmt.Sprintf("size=%dk", kilobytes
 
 func remount(t *testing.T, dir string, flags uintptr, options string) {
 	t.Helper()
-	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|flags, options); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, syscall.Mount("", dir, "", syscall.MS_REMOUNT|flags, options))
 }
 
 // filler is a file that takes all the space there is.
@@ -49,9 +43,7 @@ type filler struct{ path string }
 func (f filler) fill(t *testing.T) {
 	t.Helper()
 	file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer file.Close()
 	for chunk := bytes.Repeat([]byte{1}, 4096); len(chunk) > 0; {
 		if _, err := file.Write(chunk); errors.Is(err, syscall.ENOSPC) {
@@ -64,9 +56,7 @@ func (f filler) fill(t *testing.T) {
 
 func (f filler) free(t *testing.T) {
 	t.Helper()
-	if err := os.Remove(f.path); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.Remove(f.path))
 }
 
 // told is a store whose answers are written down.
@@ -84,9 +74,7 @@ func (s *told) record(t *testing.T, numbers ...int) error {
 	for _, n := range numbers {
 		id := "job-" + strconv.Itoa(n)
 		d, err := writerInput(id).Delivery(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		ids, deliveries = append(ids, id), append(deliveries, d)
 	}
 	outcomes := s.Record(t.Context(), deliveries)
@@ -135,9 +123,7 @@ func (s *told) succeed(t *testing.T) {
 
 func (s *told) close(t *testing.T, dir string) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 	for _, f := range s.ledger.check(t.Context(), dir) {
 		t.Error(f)
 	}
@@ -187,9 +173,7 @@ func TestFullDiskAtStart(t *testing.T) {
 	f := filler{filepath.Join(dir, "filler")}
 	s := told{Store: open(t, dir, nil), ledger: newLedger()}
 	s.record(t, 1)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, s.Close())
 	f.fill(t)
 	for _, dir := range []string{dir, filepath.Join(dir, "new")} {
 		s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: testenv.Logger(t)})
@@ -212,9 +196,7 @@ func TestFullDiskAtStart(t *testing.T) {
 func TestFullFile(t *testing.T) {
 	dir := t.TempDir()
 	opened, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: testenv.Logger(t)}.WithPragmas("max_page_count(200)"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	s := told{Store: opened, ledger: newLedger()}
 	s.succeed(t)
 	s.succeed(t)
@@ -233,13 +215,9 @@ func TestBackupOntoFullDisk(t *testing.T) {
 	s := open(t, data, nil)
 	fill(t, s, 200)
 	whole := filepath.Join(t.TempDir(), "whole")
-	if err := sqlitestore.Backup(t.Context(), data, whole, func(int64, int64) {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, sqlitestore.Backup(t.Context(), data, whole, func(int64, int64) {}))
 	info, err := os.Stat(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	size := int(info.Size() >> 10)
 	for _, kilobytes := range []int{4, 8, 40, size / 2, size - 4, size, size + 4} { // with the last, the pages find room
 		into := tmpfs(t, kilobytes)

@@ -16,9 +16,7 @@ import (
 func interrupt(t *testing.T, path, statement string) (dir string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer db.Close()
 	db.SetMaxOpenConns(1)
 	// Without a cache every page goes to the file as soon as it was changed.
@@ -30,9 +28,7 @@ func interrupt(t *testing.T, path, statement string) (dir string) {
 	dir = t.TempDir()
 	for _, suffix := range []string{"", "-journal"} {
 		data, err := os.ReadFile(path + suffix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		write(t, sqlitestore.File(dir)+suffix, data)
 	}
 	return dir

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // ledger is what a writer has said: what it tried, and what the store answered.
@@ -142,22 +143,16 @@ func TestLedgerFinds(t *testing.T) {
 			s := open(t, dir, nil)
 			for _, id := range []string{"job-0", "job-1"} {
 				d, err := writerInput(id).Delivery(1 << 20)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, err)
 				o := s.Record(t.Context(), []job.Delivery{d})[0]
 				if o.Err != nil {
 					t.Fatal(o.Err)
 				}
 				if o.Lease != nil {
-					if err := job.Complete(t.Context(), s, id, o.Lease.Token, resultOf(id)); err != nil {
-						t.Fatal(err)
-					}
+					testenv.Must(t, job.Complete(t.Context(), s, id, o.Lease.Token, resultOf(id)))
 				}
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.Close())
 			l := newLedger()
 			l.read(c.ledger)
 			found := strings.Join(l.check(t.Context(), dir), "\n")

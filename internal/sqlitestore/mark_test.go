@@ -23,9 +23,7 @@ type served struct {
 func serve(t *testing.T, dir string, pragmas ...string) *served {
 	t.Helper()
 	s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: testenv.Logger(t)}.WithPragmas(pragmas...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return &served{Store: s, dir: dir}
 }
@@ -53,9 +51,7 @@ func (s *served) killed(t *testing.T) (dir string) {
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	write(t, to, data)
 }
 
@@ -71,18 +67,14 @@ func TestFileUnderAnotherLog(t *testing.T) {
 			"another store's file": func(t *testing.T, into string) int {
 				s := serve(t, t.TempDir(), pragmas...)
 				s.record(t, 50)
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, s.Close())
 				copyFile(t, sqlitestore.File(s.dir), into)
 				return 50
 			},
 		}
 		s := serve(t, t.TempDir(), pragmas...)
 		s.record(t, 10)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, s.Close())
 		early := filepath.Join(t.TempDir(), "early")
 		copyFile(t, sqlitestore.File(s.dir), early)
 		other["a copy from before the start"] = func(t *testing.T, into string) int { copyFile(t, early, into); return 10 }
@@ -91,9 +83,7 @@ func TestFileUnderAnotherLog(t *testing.T) {
 		for i := range 3 {
 			s.record(t, 40)
 			backup, jobs := filepath.Join(t.TempDir(), "backup"), s.jobs
-			if err := sqlitestore.Backup(t.Context(), s.dir, backup, func(int64, int64) {}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, sqlitestore.Backup(t.Context(), s.dir, backup, func(int64, int64) {}))
 			other[fmt.Sprint("backup ", i)] = func(t *testing.T, into string) int { copyFile(t, backup, into); return jobs }
 		}
 		for _, more := range []int{0, 1, 40} { // at 0 the last backup is of the very state that is there

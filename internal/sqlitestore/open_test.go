@@ -20,9 +20,7 @@ import (
 func record(t *testing.T, s job.Store, jobID string) job.Outcome {
 	t.Helper()
 	d, err := job.Input{JobID: jobID, Body: job.Body{Kind: job.BodyText, Data: "the body of " + jobID}}.Delivery(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	o := s.Record(t.Context(), []job.Delivery{d})[0]
 	if o.Err != nil {
 		t.Fatal(o.Err)
@@ -36,9 +34,7 @@ func file(t *testing.T) (dir, path string) {
 	dir = t.TempDir()
 	s := open(t, dir, nil)
 	record(t, s, "kept")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, s.Close())
 	path = filepath.Join(dir, "jobonce.db")
 	if _, err := os.Stat(path + "-wal"); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("after Close there is still a write-ahead log (%v): the file alone is not the whole store", err)
@@ -49,15 +45,11 @@ func file(t *testing.T) (dir, path string) {
 func execSQL(t *testing.T, path, query string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if _, err := db.Exec(query); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, db.Close())
 }
 
 func TestSecondProcessIsRefused(t *testing.T) {
@@ -68,9 +60,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 		t.Fatalf("second Open: %v, want ErrInUse", err)
 	}
 	record(t, first, "still works")
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, first.Close())
 	if r, err := open(t, dir, nil).Get(t.Context(), "still works", false); err != nil || r.Deliveries != 1 {
 		t.Errorf("after the first closed: %+v, %v", r, err)
 	}
@@ -86,18 +76,14 @@ func TestRefusedFilesStay(t *testing.T) {
 		{"text", func(t *testing.T, path string) { write(t, path, []byte(strings.Repeat("not a database\n", 999))) }, sqlitestore.ErrForeign},
 		{"short text", func(t *testing.T, path string) { write(t, path, []byte("hello")) }, sqlitestore.ErrForeign},
 		{"another program's database", func(t *testing.T, path string) {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.Remove(path))
 			execSQL(t, path, "CREATE TABLE jobs (x)")
 		}, sqlitestore.ErrForeign},
 		{"newer version", func(t *testing.T, path string) { execSQL(t, path, "PRAGMA user_version = 99") }, sqlitestore.ErrNewer},
 		{"damaged header", func(t *testing.T, path string) { overwrite(t, path, 0, 16) }, sqlitestore.ErrForeign},
 		{"damaged schema", func(t *testing.T, path string) { overwrite(t, path, 100, 3900) }, sqlitestore.ErrDamaged},
 		{"cut short", func(t *testing.T, path string) {
-			if err := os.Truncate(path, 4096); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.Truncate(path, 4096))
 		}, sqlitestore.ErrDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -151,14 +137,10 @@ func TestDirectoryIsPrivate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	record(t, open(t, dir, nil), "j")
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, path := range append([]string{dir}, names(dir, entries)...) {
 		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
@@ -185,17 +167,13 @@ func TestStandardToolReads(t *testing.T) {
 
 func write(t *testing.T, path string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, data, 0o600))
 }
 
 func overwrite(t *testing.T, path string, from, n int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	copy(data[from:], bytes.Repeat([]byte{0xA5}, n))
 	write(t, path, data)
 }
@@ -203,9 +181,7 @@ func overwrite(t *testing.T, path string, from, n int) {
 func sum(t *testing.T, path string) [32]byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return sha256.Sum256(data)
 }
 
@@ -220,12 +196,8 @@ func names(dir string, entries []os.DirEntry) []string {
 func queryText(t *testing.T, path, query string) (text string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(db.QueryRow(query).Scan(&text), db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, errors.Join(db.QueryRow(query).Scan(&text), db.Close()))
 	return text
 }
 
@@ -241,9 +213,7 @@ func TestLogWithoutItsFile(t *testing.T) {
 			record(t, open(t, served, nil), "j")
 			dir := copyDir(t, served)
 			file := sqlitestore.File(dir)
-			if err := do(file); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, do(file))
 			log, err := os.ReadFile(file + "-wal")
 			if err != nil || len(log) == 0 {
 				t.Fatalf("%d bytes, %v", len(log), err)
@@ -271,9 +241,7 @@ func TestLogShrinks(t *testing.T) {
 	size := func() int64 {
 		t.Helper()
 		info, err := os.Stat(file + "-wal")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return info.Size()
 	}
 	big := func(from, to int) {
@@ -283,31 +251,21 @@ func TestLogShrinks(t *testing.T) {
 			if err == nil {
 				err = s.Record(t.Context(), []job.Delivery{d})[0].Err
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 		}
 	}
 	reader, err := sql.Open("sqlite", "file:"+file+"?mode=ro")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer reader.Close()
 	tx, err := reader.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var n int
-	if err := tx.QueryRow("SELECT count(*) FROM jobs").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, tx.QueryRow("SELECT count(*) FROM jobs").Scan(&n))
 	big(0, 100)
 	if grown := size(); grown < 100<<20 {
 		t.Fatalf("the log has %d bytes while the file is read", grown)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, tx.Rollback())
 	big(100, 103)
 	if left := size(); left > 70<<20 {
 		t.Errorf("the log still has %d bytes", left)

@@ -19,9 +19,7 @@ func TestServedFileIsGone(t *testing.T) {
 	backup, _ := backupFile(t)
 	must := func(t *testing.T, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 	}
 	for name, c := range map[string]struct {
 		do  func(t *testing.T, file string)
@@ -83,21 +81,13 @@ func TestServedFileStays(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, nil)
 	file := sqlitestore.File(dir)
-	if err := sqlitestore.Backup(t.Context(), dir, filepath.Join(dir, "backup"), func(int64, int64) {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, sqlitestore.Backup(t.Context(), dir, filepath.Join(dir, "backup"), func(int64, int64) {}))
 	verify(t, file)
 	execSQL(t, file, "PRAGMA wal_checkpoint(TRUNCATE)")
 	execSQL(t, file, "VACUUM")
-	if err := os.Link(file, filepath.Join(dir, "linked")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(file, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.Link(file, filepath.Join(dir, "linked")))
+	testenv.Must(t, os.Chmod(file, 0o640))
 	record(t, s, "j")
 	s.Tend(1)
-	if err := s.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Check(t.Context()))
 }

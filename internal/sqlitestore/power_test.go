@@ -135,9 +135,7 @@ func (r recorded) cuts(t *testing.T, d *disk, said string, random *rand.Rand, n 
 		for _, f := range found {
 			findings = append(findings, fmt.Sprintf("cut before event %d of %d: %s", at, len(r.events), f))
 		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, os.RemoveAll(dir))
 		if len(findings) > 10 {
 			break
 		}
@@ -260,20 +258,14 @@ func backupFile(t *testing.T) (data []byte, said string) {
 		id := fmt.Sprint("job-", i)
 		said += "try record " + id + "\n"
 		d, err := writerInput(id).Delivery(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
 			t.Fatal(o.Err)
 		}
 	}
-	if err := sqlitestore.Backup(t.Context(), dir, file, func(int64, int64) {}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, sqlitestore.Backup(t.Context(), dir, file, func(int64, int64) {}))
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return data, said + strings.ReplaceAll(said, "try", "ok")
 }
 
@@ -284,9 +276,7 @@ func oldFile(t *testing.T) []byte {
 	execSQL(t, path, "DELETE FROM jobs; DELETE FROM large_bodies")
 	for i := range 20 {
 		d, err := writerInput(fmt.Sprint("job-", i)).Delivery(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		execSQL(t, path, fmt.Sprintf(`INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen, last_seen,
 			deliveries, body_kind, work_mode, work_state, work_due, text)
 			VALUES ('%s', '', '', x'%x', '', '', 1, 1, 1, 1, '%s', '%s', %s, '%s')`, d.JobID, d.Fingerprint, d.Mode,
@@ -294,9 +284,7 @@ func oldFile(t *testing.T) []byte {
 			map[job.WorkMode]string{job.ModeLeased: "1", job.ModeUntracked: "NULL"}[d.Mode], d.Body.Data))
 	}
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return data
 }
 

@@ -65,18 +65,14 @@ func TestNoPermission(t *testing.T) {
 		{"lock", func(t *testing.T, dir string) { chown(t, dir, sqlitestore.File(dir)) }, syscall.EACCES.Error()},
 		{"database that may be read", func(t *testing.T, dir string) {
 			chown(t, dir, filepath.Join(dir, "lock"))
-			if err := os.Chmod(sqlitestore.File(dir), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.Chmod(sqlitestore.File(dir), 0o644))
 		}, syscall.EACCES.Error()},
 		{"database that may not be read", func(t *testing.T, dir string) { chown(t, dir, filepath.Join(dir, "lock")) }, "check its owner and permissions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, path := file(t)
 			for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-				if err := os.Chmod(d, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, os.Chmod(d, 0o755))
 			}
 			c.prepare(t, dir)
 			before := sum(t, path)
@@ -94,9 +90,7 @@ const nobody = 65534
 func chown(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
-		if err := os.Chown(path, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, os.Chown(path, nobody, nobody))
 	}
 }
 
@@ -133,9 +127,7 @@ func TestBrokenStoreRefuses(t *testing.T) {
 	s := open(t, t.TempDir(), nil)
 	s.BreakDown(errors.New("the disk"))
 	d, err := job.Input{JobID: "j"}.Delivery(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	_, get := s.Get(t.Context(), "j", false)
 	_, claim := s.Claim(t.Context(), job.ClaimRequest{RequestID: "r", Max: 1})
 	_, renew := job.Renew(t.Context(), s, "j", "token", 0)

@@ -23,9 +23,7 @@ func delivery(t *testing.T, jobID, event string, large bool) job.Delivery {
 		in.Body.Data += strings.Repeat(" ", 2000)
 	}
 	d, err := in.Delivery(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return d
 }
 
@@ -127,9 +125,7 @@ func TestRefusalOfTheFile(t *testing.T) {
 			dir := t.TempDir()
 			opts := sqlitestore.Options{Logger: testenv.Logger(t)}.WithPragmas("foreign_keys(true)")
 			s, err := sqlitestore.Open(t.Context(), dir, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			defer s.Close()
 			execSQL(t, sqlitestore.File(dir), spoil)
 			err = s.Record(t.Context(), []job.Delivery{delivery(t, "j", "e", true)})[0].Err
@@ -161,9 +157,7 @@ func TestOrphans(t *testing.T) {
 			}
 			execSQL(t, sqlitestore.File(dir), spoil)
 			none, err := job.Input{JobID: "without"}.Delivery(1 << 20)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			for _, d := range []job.Delivery{delivery(t, "large", "e", true), delivery(t, "small", "e", false), none} {
 				if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
 					t.Errorf("%s: %v", d.JobID, o.Err)
@@ -183,14 +177,10 @@ func TestDamagedFileServesNoMore(t *testing.T) {
 			dir := t.TempDir()
 			s := open(t, dir, nil)
 			fill(t, s, 60)
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.Close())
 			path := sqlitestore.File(dir)
 			leaf, err := strconv.Atoi(queryText(t, path, "SELECT pageno FROM dbstat WHERE name = 'jobs' AND pagetype = 'leaf' ORDER BY pageno LIMIT 1"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			overwrite(t, path, (leaf-1)*4096, 4096)
 			s = open(t, dir, nil)
 			for i := range 60 {
@@ -222,17 +212,13 @@ func TestClaimRepeatedBesideALostBody(t *testing.T) {
 	claim := func() []job.Claimed {
 		t.Helper()
 		claimed, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: "r", Max: 2, Lease: time.Minute, MaxBytes: 5000})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return claimed
 	}
 	queue := func(id string, size int) {
 		t.Helper()
 		d, err := job.Input{JobID: id, Mode: job.ModeQueued, Body: job.Body{Kind: job.BodyText, Data: strings.Repeat("x", size)}}.Delivery(1 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
 			t.Fatal(o.Err)
 		}

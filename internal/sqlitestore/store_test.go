@@ -31,14 +31,8 @@ func openWatched(t *testing.T, dir string, clock *testenv.Clock, watched *storet
 		opts.Now = clock.Now
 	}
 	s, err := sqlitestore.Open(t.Context(), dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	return s
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // machine is a machine's clocks, and a store that goes by them.
@@ -42,18 +43,14 @@ func (m *machine) start(t *testing.T) {
 	t.Helper()
 	opts := sqlitestore.Options{Logger: slog.New(slog.NewTextHandler(&m.log, nil))}.WithClock(m.read)
 	s, err := sqlitestore.Open(t.Context(), m.dir, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	m.Store = s
 	t.Cleanup(func() { m.end(t) })
 }
 
 func (m *machine) end(t *testing.T) {
 	t.Helper()
-	if err := m.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, m.Close())
 }
 
 // set sets the wall clock, and lets the store see it.
@@ -127,9 +124,7 @@ func TestClockIsSetUnderALease(t *testing.T) {
 func TestClockIsSetForward(t *testing.T) {
 	m := newMachine(t)
 	lease := m.Record(t.Context(), []job.Delivery{delivery(t, "delayed", "e", false)})[0].Lease
-	if err := job.GiveBack(t.Context(), m, "delayed", lease.Token, job.Release{Delay: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.GiveBack(t.Context(), m, "delayed", lease.Token, job.Release{Delay: time.Minute}))
 	m.claims(t, "held")
 	m.set(time.Hour)
 	m.end(t)
@@ -159,13 +154,9 @@ func TestLeaseOfAFastClock(t *testing.T) {
 			m.start(t)
 			m.claims(t, "leased")
 			before, err := m.Get(t.Context(), "leased", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			d, err := job.Input{JobID: "queued", Mode: job.ModeQueued}.Delivery(1 << 20)
-			if err = errors.Join(err, m.Record(t.Context(), []job.Delivery{d})[0].Err); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, errors.Join(err, m.Record(t.Context(), []job.Delivery{d})[0].Err))
 			m.end(t)
 			m.wall = m.wall.Add(-ahead)
 			m.start(t)
@@ -263,14 +254,10 @@ func TestToldNoMoreThanGranted(t *testing.T) {
 	}
 	execSQL(t, sqlitestore.File(m.dir), "UPDATE jobs SET work_due = work_due + 3600000") // as when the start could not write
 	told, err := job.Renew(t.Context(), m, "j", o.Lease.Token, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	m.Tend(60)
 	kept, err := m.Get(t.Context(), "j", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if left := kept.Work.Due.Sub(m.wall); told.Remaining > left {
 		t.Errorf("the holder was told %v, and %v are kept", told.Remaining, left)
 	}

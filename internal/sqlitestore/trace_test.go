@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // tracedCalls are the calls that change what is on disk, and those that say which file a descriptor is. pwritev and the
@@ -74,9 +76,7 @@ const unfinished = " <unfinished ...>"
 func parseTrace(t *testing.T, path string) (events []syscallEvent) {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer file.Close()
 	type open struct {
 		call *tracedCall
@@ -110,9 +110,7 @@ func parseTrace(t *testing.T, path string) (events []syscallEvent) {
 			events = append(events, syscallEvent{c, false}, syscallEvent{c, true})
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, lines.Err())
 	return events
 }
 

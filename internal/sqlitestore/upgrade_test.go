@@ -32,14 +32,10 @@ func copyDir(t *testing.T, from string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	entries, err := os.ReadDir(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(from, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		write(t, filepath.Join(dir, e.Name()), data)
 	}
 	return dir
@@ -84,13 +80,9 @@ func TestUpgrade(t *testing.T) {
 			var log bytes.Buffer
 			opts := sqlitestore.Options{Now: testenv.NewClock().Now, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 			s, err := sqlitestore.Open(t.Context(), dir, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			record(t, s, "after the upgrade")
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.Close())
 			if v := verify(t, sqlitestore.File(dir)); v.Old || len(v.Findings) > 0 {
 				t.Errorf("upgraded: %+v", v)
 			}
@@ -129,9 +121,7 @@ func TestOldFileIsOnlyRead(t *testing.T) {
 			if v := verify(t, file); !v.Old || len(v.Findings) > 0 {
 				t.Errorf("check: %+v", v)
 			}
-			if err := sqlitestore.Backup(t.Context(), dir, backup, func(int64, int64) {}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, sqlitestore.Backup(t.Context(), dir, backup, func(int64, int64) {}))
 			if v := verify(t, backup); !v.Old || len(v.Findings) > 0 {
 				t.Errorf("check of the backup: %+v", v)
 			}
@@ -170,9 +160,7 @@ func TestUpgradeThatFails(t *testing.T) {
 	t.Run("no space for the copy", func(t *testing.T) {
 		dir := tmpfs(t, 160)
 		data, err := os.ReadFile("testdata/v1/closed/jobonce.db")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		write(t, sqlitestore.File(dir), data)
 		refused(t, dir, "the disk is full")
 		remount(t, dir, 0, sizeOption(4<<10))
@@ -192,9 +180,7 @@ func TestUnknownStateStays(t *testing.T) {
 			s := open(t, dir, clock)
 			queue := func(id string) job.Outcome {
 				d, err := job.Input{JobID: id, Mode: job.ModeQueued, Body: job.Body{Kind: job.BodyBytes, Data: id}}.Delivery(1 << 20)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, err)
 				return s.Record(t.Context(), []job.Delivery{d})[0]
 			}
 			for _, id := range []string{"a", "b", "c", "d"} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // fill records jobs of every kind, and works on some.
@@ -34,17 +35,13 @@ func fill(t *testing.T, s job.Store, jobs int) {
 		}
 		for range 1 + i%2 {
 			d, err := in.Delivery(1 << 20)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			o := s.Record(t.Context(), []job.Delivery{d})[0]
 			if o.Err != nil {
 				t.Fatal(o.Err)
 			}
 			if o.Lease != nil && i%5 == 0 {
-				if err := job.Complete(t.Context(), s, in.JobID, o.Lease.Token, "done"); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(t, job.Complete(t.Context(), s, in.JobID, o.Lease.Token, "done"))
 			}
 		}
 	}
@@ -53,9 +50,7 @@ func fill(t *testing.T, s job.Store, jobs int) {
 func verify(t *testing.T, path string) sqlitestore.Verification {
 	t.Helper()
 	v, err := sqlitestore.Verify(t.Context(), path, func(int64, int64) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return v
 }
 
@@ -68,9 +63,7 @@ func TestVerify(t *testing.T) {
 		if v := verify(t, sqlitestore.File(dir)); v.Jobs != 60 || len(v.Findings) > 0 || v.Omitted > 0 {
 			t.Errorf("%+v", v)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, s.Close())
 	}
 }
 
@@ -105,9 +98,7 @@ func TestVerifyFinds(t *testing.T) {
 			UPDATE sqlite_schema SET sql = replace(sql, 'WHERE', 'WHERE NOT') WHERE name = 'jobs_due'`)},
 		{"page", "SQLite: ", func(t *testing.T, path string) {
 			info, err := os.Stat(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			overwrite(t, path, int(info.Size()/4096/2)*4096, 4096) // a page in the middle
 		}},
 	} {
@@ -115,9 +106,7 @@ func TestVerifyFinds(t *testing.T) {
 			dir := t.TempDir()
 			s := open(t, dir, nil)
 			fill(t, s, 60)
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, s.Close())
 			path := sqlitestore.File(dir)
 			c.spoil(t, path)
 			before := sum(t, path)
@@ -140,9 +129,7 @@ func TestVerifyIsBrief(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, nil)
 	fill(t, s, 250)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, s.Close())
 	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET deliveries = 0")
 	if v := verify(t, sqlitestore.File(dir)); len(v.Findings) != 100 || v.Omitted != 150 {
 		t.Errorf("%d findings and %d omitted", len(v.Findings), v.Omitted)
@@ -152,9 +139,7 @@ func TestVerifyIsBrief(t *testing.T) {
 func TestVerifyRefuses(t *testing.T) {
 	_, path := file(t)
 	newer := filepath.Join(t.TempDir(), "newer")
-	if err := os.Rename(path, newer); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.Rename(path, newer))
 	execSQL(t, newer, "PRAGMA user_version = 99")
 	foreign := filepath.Join(t.TempDir(), "foreign")
 	write(t, foreign, []byte("hello"))
@@ -195,9 +180,7 @@ func TestBackup(t *testing.T) {
 		<-recorded
 		file := filepath.Join(into, fmt.Sprint("backup ", n))
 		var done, total int64
-		if err := sqlitestore.Backup(t.Context(), dir, file, func(d, of int64) { done, total = d, of }); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, sqlitestore.Backup(t.Context(), dir, file, func(d, of int64) { done, total = d, of }))
 		if done != total || total == 0 {
 			t.Errorf("progress ended at %d of %d", done, total)
 		}
@@ -222,9 +205,7 @@ func restore(t *testing.T, file string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	write(t, sqlitestore.File(dir), data)
 	return dir
 }
@@ -232,14 +213,8 @@ func restore(t *testing.T, file string) (dir string) {
 func reader(t *testing.T, dir string) *sqlitestore.Reader {
 	t.Helper()
 	r, err := sqlitestore.OpenReader(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, r.Close()) })
 	return r
 }
 
@@ -247,21 +222,15 @@ func reader(t *testing.T, dir string) *sqlitestore.Reader {
 func records(t *testing.T, dir string) (all []job.Record) {
 	t.Helper()
 	r, err := sqlitestore.OpenReader(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for record, err := range r.All(t.Context()) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		all = append(all, record)
 	}
 	if n, err := r.Count(t.Context()); int(n) != len(all) || err != nil {
 		t.Errorf("counted %d of %d jobs, %v", n, len(all), err)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, r.Close())
 	return all
 }
 
@@ -338,9 +307,7 @@ func TestAllNamesWhatItCannotRead(t *testing.T) {
 	s := open(t, dir, nil)
 	fill(t, s, 5)
 	execSQL(t, sqlitestore.File(dir), "UPDATE jobs SET work_state = 'lazy' WHERE job_id = 'job 3'")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, s.Close())
 	jobs := 0
 	for _, err := range reader(t, dir).All(t.Context()) {
 		if err == nil {

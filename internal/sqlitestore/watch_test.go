@@ -15,9 +15,7 @@ func TestWatchThatBlocks(t *testing.T) {
 	clock := testenv.NewClock()
 	s, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Logger: testenv.Logger(t), Now: clock.Now, MaxAttempts: 1,
 		Watch: func(string, job.Work) { close(told); <-goOn }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	s.Record(t.Context(), []job.Delivery{delivery(t, "dies", "e", false)})
 	clock.Advance(time.Hour)
@@ -31,16 +29,12 @@ func TestWatchThatBlocks(t *testing.T) {
 	go func() { recorded <- s.Record(t.Context(), []job.Delivery{delivery(t, "other", "e", true)})[0].Err }()
 	select {
 	case err := <-recorded:
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, err)
 		close(goOn)
 	case <-time.After(10 * time.Second):
 		t.Error("another call waits for whoever is told")
 		close(goOn)
 		<-recorded
 	}
-	if err := <-claimed; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-claimed)
 }

@@ -39,9 +39,7 @@ func (w writer) run(t *testing.T, under ...string) string {
 	t.Helper()
 	p, err := testenv.Program{Role: roleWriter, Under: under, Args: slices.Concat([]string{
 		w.dir, fmt.Sprint(w.seed), fmt.Sprint(w.sessions), fmt.Sprint(w.calls), fmt.Sprint(w.crash)}, w.pragmas)}.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	out := p.Rest()
 	if err := p.Wait(); err != nil || strings.Contains(p.Log.String(), "panic") {
 		t.Fatalf("the writer: %v; it printed\n%s%s", err, out, &p.Log)

@@ -54,14 +54,8 @@ func TestLinearizabilityBites(t *testing.T) {
 func embedded(t *testing.T) storetest.Env {
 	clock := testenv.NewClock()
 	s, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Now: clock.Now, MaxAttempts: storetest.MaxAttempts})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	return storetest.Env{Store: s, Clock: clock}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 func queuedLife(t *testing.T, e Env) {
@@ -37,9 +38,7 @@ func queuedLife(t *testing.T, e Env) {
 	if len(again) != 1 || again[0].Lease.Token != got[0].Lease.Token || again[0].Record.Body != got[0].Record.Body {
 		t.Errorf("the same request got %+v", again)
 	}
-	if err := job.Complete(t.Context(), e.Store, "j", got[0].Lease.Token, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.Complete(t.Context(), e.Store, "j", got[0].Lease.Token, ""))
 	if again := claim(t, e.Store, "c1", 5); len(again) != 0 {
 		t.Errorf("the same request got %d completed jobs", len(again))
 	}
@@ -136,13 +135,9 @@ func toldOnce(t *testing.T, e Env) {
 	given := *record(t, e.Store, leased("given up", "")).Lease
 	kept := *record(t, e.Store, leased("kept", "")).Lease
 	for range 2 {
-		if err := job.GiveBack(t.Context(), e.Store, "given up", given.Token, job.Release{Dead: true}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, job.GiveBack(t.Context(), e.Store, "given up", given.Token, job.Release{Dead: true}))
 	}
-	if err := job.Complete(t.Context(), e.Store, "kept", kept.Token, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.Complete(t.Context(), e.Store, "kept", kept.Token, ""))
 	wantTold(t, e, "given up: dead after 0 lapses")
 	lapsed := *record(t, e.Store, leased("lapsed", "")).Lease
 	e.Clock.Advance(2 * lease)
@@ -155,9 +150,7 @@ func toldOnce(t *testing.T, e Env) {
 		t.Errorf("%v, want ErrLeaseLost", err)
 	}
 	wantTold(t, e, "lapsed: leased after 1 lapses")
-	if err := job.GiveBack(t.Context(), e.Store, "lapsed", again.Lease.Token, job.Release{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "lapsed", again.Lease.Token, job.Release{}))
 	e.Clock.Advance(time.Millisecond)
 	record(t, e.Store, leased("lapsed", "r3")) // a release is a word of the holder
 	wantTold(t, e)
@@ -178,13 +171,9 @@ func unclaimedWorkIsFree(t *testing.T, e Env) {
 	if len(got) != 3 {
 		t.Fatalf("claimed %d", len(got))
 	}
-	if err := job.Complete(t.Context(), e.Store, got[2].Record.JobID, got[2].Lease.Token, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.Complete(t.Context(), e.Store, got[2].Record.JobID, got[2].Lease.Token, ""))
 	for range 2 { // repeated, it changes nothing
-		if err := e.Store.Unclaim(t.Context(), got); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, e.Store.Unclaim(t.Context(), got))
 	}
 	wantState(t, e.Store, got[2].Record.JobID, job.StateCompleted, 1)
 	again := claim(t, e.Store, "c2", 3)
@@ -211,9 +200,7 @@ func toldLeasesStay(t *testing.T, e Env) {
 		t.Fatalf("claimed %+v, then %+v", first, second)
 	}
 	for _, claims := range [][]job.Claimed{first, second} {
-		if err := e.Store.Unclaim(t.Context(), claims); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, e.Store.Unclaim(t.Context(), claims))
 		wantState(t, e.Store, "j", job.StateLeased, 1)
 	}
 	if _, err := job.Renew(t.Context(), e.Store, "j", second[0].Lease.Token, lease); err != nil {
@@ -239,9 +226,7 @@ func raceForTheWork(t *testing.T, e Env) {
 		if w%2 == 0 {
 			for i := 0; ; i++ {
 				c, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: fmt.Sprintf("c-%d-%d", w, i), Max: 3, Lease: lease, MaxBytes: 1 << 20})
-				if err != nil {
-					t.Error(err)
-				}
+				testenv.OK(t, err)
 				for _, one := range c {
 					got(one.Record.JobID, one.Lease)
 				}

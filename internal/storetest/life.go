@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // wantEnded checks an error of a call whose context ended: it says so, and what that means for the write.
@@ -132,9 +133,7 @@ func survivesReopening(t *testing.T, e Env) {
 	if err := e.Store.Check(t.Context()); err != nil {
 		t.Errorf("Check: %v", err)
 	}
-	if err := e.Store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, e.Store.Close())
 	again := e.Reopen()
 	wantDuplicate(t, record(t, again, input("j", "")), 2)
 	wantFirst(t, record(t, again, input("j", "r")), 3)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/storetest"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // flaky is a store whose calls now and then fail with err: after they were carried out, before, or instead, as fail
@@ -95,9 +96,7 @@ func try(t *testing.T, trials int, f *flaky) error {
 		tr := storetest.NewTrial(fmt.Sprintf("trial-%d", n), rand.New(rand.NewPCG(2, uint64(n))))
 		for !tr.Ended() {
 			again := func(error) bool { return true }
-			if err := tr.Burst(t.Context(), e.Clock.Now(), []job.Store{f, f, f}, 3, again); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, tr.Burst(t.Context(), e.Clock.Now(), []job.Store{f, f, f}, 3, again))
 			if f.settled {
 				tr.Settle(e.Clock.Now())
 			}
@@ -138,9 +137,7 @@ func TestTrialExplains(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.rng = rand.New(rand.NewPCG(1, 1))
-			if err := try(t, 30, f); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, try(t, 30, f))
 		})
 	}
 }

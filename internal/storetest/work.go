@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 const lease = LeaseTime
@@ -87,9 +88,7 @@ func leasedLife(t *testing.T, e Env) {
 		!again.Lease.Expires.Equal(l.Expires) || again.Lease.Remaining >= l.Remaining {
 		t.Errorf("replayed lease %+v, first %+v", again.Lease, l)
 	}
-	if err := job.Complete(t.Context(), e.Store, "j", l.Token, "done"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.Complete(t.Context(), e.Store, "j", l.Token, "done"))
 	for i, in := range []job.Input{leased("j", "r1"), leased("j", "r2"), queued("j", "r3"), input("j", "r4")} {
 		o := record(t, e.Store, in)
 		want(t, o, job.Completed, false, i == 0, int64(4+i))
@@ -221,9 +220,7 @@ func repeatedOperations(t *testing.T, e Env) {
 func notStarted(t *testing.T, e Env) {
 	first := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
 	for range 2 { // the repetition changes nothing
-		if err := job.GiveBack(t.Context(), e.Store, "j", first.Token, job.Release{NotStarted: true}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, job.GiveBack(t.Context(), e.Store, "j", first.Token, job.Release{NotStarted: true}))
 		if w := wantState(t, e.Store, "j", job.StateQueued, 0); w.Generation != first.Generation || !w.Due.Equal(job.Millis(e.Clock.Now())) {
 			t.Errorf("not started: %+v", w)
 		}
@@ -271,9 +268,7 @@ func manyChanges(t *testing.T, e Env) {
 
 func releasedWorkWaits(t *testing.T, e Env) {
 	l := wantLease(t, record(t, e.Store, leased("j", "r1")), e)
-	if err := job.GiveBack(t.Context(), e.Store, "j", l.Token, job.Release{Delay: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "j", l.Token, job.Release{Delay: time.Hour}))
 	want(t, record(t, e.Store, leased("j", "r2")), job.Pending, false, false, 2)
 	want(t, record(t, e.Store, leased("j", "r1")), job.First, false, true, 3)
 	if got := claim(t, e.Store, "c1", 5); len(got) != 0 {
@@ -329,14 +324,10 @@ func grantedAndLapses(t *testing.T, e Env) {
 		t.Fatal(err)
 	}
 	wantKept("renewed", 2*lease, 1)
-	if err := job.GiveBack(t.Context(), e.Store, "j", o.Lease.Token, job.Release{Delay: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "j", o.Lease.Token, job.Release{Delay: time.Hour}))
 	wantKept("released", time.Hour, 0)
 	e.Clock.Advance(time.Hour)
 	c := claim(t, e.Store, "c2", 1)
-	if err := job.Complete(t.Context(), e.Store, "j", c[0].Lease.Token, ""); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, job.Complete(t.Context(), e.Store, "j", c[0].Lease.Token, ""))
 	wantKept("completed", 0, 0)
 }

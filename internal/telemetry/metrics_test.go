@@ -54,9 +54,7 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
 	body, err := io.ReadAll(w.Result().Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return w.Code, string(body)
 }
 
@@ -85,9 +83,7 @@ func wantLines(t *testing.T, lines []string, want ...string) {
 // TestDocumented holds docs/metrics.md to what is exposed: names, types and labels.
 func TestDocumented(t *testing.T) {
 	families, err := newAll(t, isReady).registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	exposed := make(map[string]string)
 	for _, f := range families {
 		name := f.GetName()
@@ -103,9 +99,7 @@ func TestDocumented(t *testing.T) {
 	}
 
 	doc, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	documented := make(map[string]string)
 	row := regexp.MustCompile("(?m)^\\| `((?:jobonce|grpc)_\\w+)` \\| (\\w+) \\| ([^|]*)\\|")
 	for _, m := range row.FindAllStringSubmatch(string(doc), -1) {

@@ -44,9 +44,7 @@ func TestPages(t *testing.T) {
 func start(t *testing.T, check func(context.Context) error) (base string, lis net.Listener, stop func(), ended <-chan error) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	ops := NewOps(NewMetrics(Build{}), check, testenv.Logger(t))
@@ -88,9 +86,7 @@ func TestRunFinishesWhatIsUnderWay(t *testing.T) {
 	if code := <-answered; code != http.StatusOK {
 		t.Errorf("the request under way got %d", code)
 	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-ended)
 }
 
 func TestRunThatCannotServe(t *testing.T) {

@@ -44,34 +44,24 @@ func Cached(t testing.TB, name string, inputs []string, fill func(dir string) er
 	cache := os.Getenv("JOBONCE_TEST_CACHE")
 	if cache == "" {
 		user, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		cache = filepath.Join(user, "jobonce-test")
 	}
 	sum := sha256.New()
 	for _, input := range inputs {
 		b, err := os.ReadFile(input)
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(input), len(b), b)
 	}
 	dir := filepath.Join(cache, fmt.Sprintf("%s-%x", name, sum.Sum(nil)[:8]))
 	if _, err := os.Stat(dir); err == nil {
 		return dir
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, os.MkdirAll(cache, 0o755))
 	half, err := os.MkdirTemp(cache, name+"-half-made-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer os.RemoveAll(half)
-	if err := fill(half); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, fill(half))
 	// Another process may have been faster, and its directory is the same.
 	if err := os.Rename(half, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)

@@ -44,3 +44,19 @@ func Seed(t testing.TB) uint64 {
 	t.Logf("JOBONCE_TEST_SEED=%d repeats the choices, though not how they meet", seed)
 	return seed
 }
+
+// Must ends the test if there is an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OK fails the test if there is an error, and goes on.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}

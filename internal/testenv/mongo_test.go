@@ -19,14 +19,8 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 func connect(t *testing.T, uri string) *mongo.Client {
 	t.Helper()
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Disconnect(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, client.Disconnect(context.WithoutCancel(t.Context()))) })
 	return client
 }
 
@@ -36,9 +30,7 @@ func createUniqueIndex(t *testing.T, jobs *mongo.Collection) {
 		Keys:    bson.D{{Key: "job_id", Value: 1}},
 		Options: options.Index().SetUnique(true),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 }
 
 func TestDatabase(t *testing.T) {
@@ -64,9 +56,7 @@ func TestDatabase(t *testing.T) {
 		}
 	})
 	names, err := client.ListDatabaseNames(t.Context(), bson.D{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if slices.Contains(names, name) {
 		t.Errorf("%s was not dropped at the end of its test", name)
 	}

@@ -190,13 +190,9 @@ type Service struct {
 func StartService(t testing.TB, program Program, ready *regexp.Regexp) *Service {
 	t.Helper()
 	s := &Service{Relay: StartRelay(t, ""), program: program, ready: ready}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, s.Start())
 	t.Cleanup(func() {
-		if err := s.Kill(); err != nil {
-			t.Error(err)
-		}
+		OK(t, s.Kill())
 		if t.Failed() {
 			t.Logf("the end of the log of %v:\n%s", program.Args, s.log)
 		}

@@ -23,9 +23,7 @@ type Relay struct {
 func StartRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	r := &Relay{lis: lis, target: target, conns: make(map[net.Conn]bool)}
 	r.running.Go(func() {
 		for {

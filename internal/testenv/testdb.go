@@ -62,9 +62,7 @@ func (m *Mongo) Restart() error { return runTestdb(commandTimeout, "restart-db",
 
 func (m *Mongo) testdb(t testing.TB, command string) {
 	t.Helper()
-	if err := runTestdb(commandTimeout, command, m.dir); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, runTestdb(commandTimeout, command, m.dir))
 }
 
 // KillDatabase is Mongo.Kill for the database at MongoURI. Every test that shares it sees the outage, those of packages
