@@ -20,8 +20,8 @@ import (
 	"github.com/jobonce/jobonce/internal/load"
 )
 
-// smoke names what TestSmoke measures.
-var smoke = flag.String("smoke", "", "measure the figures that this `regexp` matches, for a moment, such as ^embedded.64.vs_echo$")
+// smoke names what TestSmoke measures: what needs nothing but this module, unless more is asked for.
+var smoke = flag.String("smoke", `^(embedded\.64\.vs_echo|work\.embedded\.64\.drained_vs_recorded)$`, "measure the figures that this `regexp` matches, for a moment")
 
 // TestMain makes the test binary the child that bench starts.
 func TestMain(m *testing.M) {
@@ -32,9 +32,6 @@ func TestMain(m *testing.M) {
 }
 
 func TestSmoke(t *testing.T) {
-	if *smoke == "" {
-		t.Skip("-smoke is not given")
-	}
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { // PostgreSQL has a user of its own
 		t.Fatal(err)
@@ -45,7 +42,7 @@ func TestSmoke(t *testing.T) {
 	image := filepath.Join(dir, "plot.svg")
 	var stdout, stderr bytes.Buffer
 	code := mainCode(t.Context(), []string{
-		"-only", *smoke, "-repeat", "1", "-cell", "100ms", "-seed", "300", "-large", "1000", "-dir", dir, "-plot", image,
+		"-run", *smoke, "-repeat", "1", "-cell", "100ms", "-seed", "300", "-large", "1000", "-dir", dir, "-plot", image,
 	}, &stdout, &stderr)
 	t.Logf("%s%s", &stdout, &stderr)
 	if code != 0 || stdout.Len() == 0 {
@@ -53,6 +50,9 @@ func TestSmoke(t *testing.T) {
 	}
 	for line := range strings.Lines(stdout.String()) {
 		fields := strings.Fields(line)
+		if fields[0] == "aim" {
+			continue
+		}
 		if len(fields) != 2 {
 			t.Fatalf("%q has not two fields", line)
 		}
@@ -71,7 +71,7 @@ func TestSmoke(t *testing.T) {
 
 // TestPromisedFigures holds the plan to the names that docs/performance.md gives.
 func TestPromisedFigures(t *testing.T) {
-	cfg := config{only: regexp.MustCompile("")}
+	cfg := config{run: regexp.MustCompile("")}
 	groups, figures := plan(cfg)
 	seen := map[string]bool{}
 	for _, f := range figures {
@@ -106,10 +106,38 @@ func TestPromisedFigures(t *testing.T) {
 	}
 }
 
-func TestOnlyMeasuresWhatItNeeds(t *testing.T) {
-	groups, figures := plan(config{only: regexp.MustCompile(`^embedded\.64\.vs_echo$`)})
+func TestRunMeasuresWhatItNeeds(t *testing.T) {
+	groups, figures := plan(config{run: regexp.MustCompile(`^embedded\.64\.vs_echo$`)})
 	if len(figures) != 1 || len(groups) != 1 || !slices.Equal(groups[0].kinds, []string{kindService, kindEcho}) {
 		t.Errorf("%v, %v", groups, figures)
+	}
+}
+
+// TestBefore: an older JobOnce is measured where a figure has an aim, and nowhere else.
+func TestBefore(t *testing.T) {
+	groups, figures := plan(config{run: regexp.MustCompile(`vs_one|mongo\..*instances\.rate|^mongo\.16\.vs_direct$`), before: "x"})
+	var got []string
+	for _, f := range figures {
+		got = append(got, f.name)
+	}
+	for _, g := range groups {
+		for _, kind := range g.kinds {
+			got = append(got, g.cell(kind))
+		}
+	}
+	want := []string{
+		"mongo.16.vs_direct",
+		"work.mongo.10.two_instances_vs_one", "work.mongo.10.two_instances.rate",
+		"work.mongo.64.two_instances_vs_one", "work.mongo.64.four_instances_vs_one", "work.mongo.64.two_instances_vs_one.before",
+		"work.mongo.64.two_instances.rate", "work.mongo.64.two_instances.before.rate", "work.mongo.64.four_instances.rate",
+
+		"mongo.16.direct", "mongo.16.service",
+		"work.mongo.10.service", "work.mongo.10.two_instances",
+		"work.mongo.64.service", "work.mongo.64.service.before", "work.mongo.64.two_instances",
+		"work.mongo.64.two_instances.before", "work.mongo.64.four_instances",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -118,8 +146,8 @@ func TestUsage(t *testing.T) {
 		"x":                 "unexpected argument",
 		"-repeat 0":         "-repeat",
 		"-cell -1s":         "-cell",
-		"-only (":           "-only",
-		"-only nothing":     "-only matches no figure",
+		"-run (":            "-run",
+		"-run nothing":      "-run matches no figure",
 		"-seed 10 -large 9": "-large",
 		"-nonsense":         "-nonsense",
 	} {
@@ -146,7 +174,8 @@ func TestResults(t *testing.T) {
 	if got := r.median("a.service", cpu); got != 1000 {
 		t.Errorf("%v µs a delivery", got)
 	}
-	figures := figuresOf(group{name: "a", kinds: []string{kindDirect, kindService}})
+	g := group{name: "a", kinds: []string{kindDirect, kindService}}
+	figures := append(ratiosOf(g, asNow), append(unitsOf(g, kindService), unitsOf(g, kindDirect)...)...)
 	var out bytes.Buffer
 	if err := r.print(&out, figures); err != nil {
 		t.Fatal(err)
@@ -237,28 +266,32 @@ func TestChildEndsWithItsInput(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
+	bench, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	server, address, err := startEcho(ctx, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.stop()
-	c, err := startCaller(ctx, dir, spec{Kind: kindEcho, Address: address})
+	c, err := startCaller(ctx, dir, bench, spec{Kind: kindEcho, Address: address})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.run(ctx, load.Workload{Run: "r", Callers: 2, Count: 20, BodyBytes: 512})
+	r, err := c.run(ctx, order{Workload: load.Workload{Run: "r", Callers: 2, Count: 20, BodyBytes: 512}})
 	if err != nil || r.Ops != 20 || r.Firsts != 20 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// In the middle of an hour's run.
-	if err := c.in.Encode(load.Workload{Run: "r2", Callers: 2, Duration: time.Hour, BodyBytes: 512}); err != nil {
+	if err := c.in.Encode(order{Workload: load.Workload{Run: "r2", Callers: 2, Duration: time.Hour, BodyBytes: 512}}); err != nil {
 		t.Fatal(err)
 	}
 	c.stop()
 	if state := c.process.cmd.ProcessState; state == nil || !state.Exited() {
 		t.Errorf("it had to be killed: %v", state)
 	}
-	if _, err := startCaller(ctx, dir, spec{Kind: "nonsense"}); err == nil || !strings.Contains(err.Error(), `no kind "nonsense"`) {
+	if _, err := startCaller(ctx, dir, bench, spec{Kind: "nonsense"}); err == nil || !strings.Contains(err.Error(), `no kind "nonsense"`) {
 		t.Errorf("a spec that cannot be: %v", err)
 	}
 }

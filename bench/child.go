@@ -26,22 +26,31 @@ const (
 // spec says what a load child is to put under load.
 type spec struct {
 	Kind    string
-	Address string // host:port, or a URI
+	Address string // host:port, or a URI; of several instances, with commas between
 	// Database and Collection are for MongoDB.
 	Database, Collection string
 	Callers, BodyBytes   int
 }
 
-// reply is what a load child answers: first that it is ready, then what came of each workload.
+// order is a workload, and what else a child must know of it.
+type order struct {
+	load.Workload
+	// Step is what a queue is to do with it.
+	Step step `json:",omitempty"`
+	// Example is the body of the run's key 0, for children that are not written in Go.
+	Example string `json:",omitempty"`
+}
+
+// reply is what a load child answers: first that it is ready, then what came of each order.
 type reply struct {
 	Error  string
 	Note   string
 	Result load.Result
 }
 
-// runner puts a workload on whatever its spec says.
+// runner does orders on whatever its spec says.
 type runner interface {
-	run(context.Context, load.Workload) (load.Result, error)
+	run(context.Context, order) (load.Result, error)
 	close()
 }
 
@@ -64,7 +73,7 @@ func childMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// serveLoad runs workloads until its input ends, also in the middle of one.
+// serveLoad does orders until its input ends, also in the middle of one.
 func serveLoad(stdin io.Reader, stdout io.Writer) error {
 	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
 	var s spec
@@ -81,20 +90,20 @@ func serveLoad(stdin io.Reader, stdout io.Writer) error {
 	if err := out.Encode(reply{Note: note}); err != nil {
 		return err
 	}
-	workloads := make(chan load.Workload)
+	orders := make(chan order)
 	go func() {
-		defer close(workloads)
+		defer close(orders)
 		defer cancel()
 		for {
-			var w load.Workload
-			if in.Decode(&w) != nil {
+			var o order
+			if in.Decode(&o) != nil {
 				return
 			}
-			workloads <- w
+			orders <- o
 		}
 	}()
-	for w := range workloads {
-		result, err := r.run(ctx, w)
+	for o := range orders {
+		result, err := r.run(ctx, o)
 		answer := reply{Result: result}
 		if err != nil {
 			answer.Error = err.Error()
@@ -111,12 +120,20 @@ func newRunner(ctx context.Context, s spec) (r runner, note string, err error) {
 	switch s.Kind {
 	case kindDirect:
 		return newDirect(ctx, s)
-	case kindBulk, kindBulkFull:
+	case kindBulk, kindBulkOnce, kindBulkFull:
 		return newBulk(ctx, s)
 	case kindService:
 		return newService(s, false)
 	case kindBatching:
 		return newService(s, true)
+	case kindWorkers:
+		return newWorkers(s)
+	case kindByHand:
+		return newByHand(ctx, s)
+	case kindRiver:
+		return newRiver(ctx, s)
+	case kindAsynq:
+		return newAsynq(ctx, s)
 	case kindEcho, kindRelay:
 		return newBare(s)
 	case kindPostgres:
@@ -135,8 +152,8 @@ type target struct {
 	end    func()
 }
 
-func (t target) run(ctx context.Context, w load.Workload) (load.Result, error) {
-	l, err := load.New(t, w, t.reason)
+func (t target) run(ctx context.Context, o order) (load.Result, error) {
+	l, err := load.New(t, o.Workload, t.reason)
 	if err != nil {
 		return load.Result{}, err
 	}
@@ -160,12 +177,17 @@ type caller struct {
 	note string
 }
 
-// startCaller starts a load child and waits until it is connected.
-func startCaller(ctx context.Context, dir string, s spec) (*caller, error) {
-	p, err := startSelf(dir, "load-"+s.Kind, childLoad)
+// startCaller starts a load child, a bench of some version, and waits until it is connected.
+func startCaller(ctx context.Context, dir, bench string, s spec) (*caller, error) {
+	p, err := startChild(dir, "load-"+s.Kind, bench, childLoad)
 	if err != nil {
 		return nil, err
 	}
+	return connect(ctx, p, s)
+}
+
+// connect gives a load child its spec.
+func connect(ctx context.Context, p *process, s spec) (*caller, error) {
 	c := &caller{process: p, in: json.NewEncoder(p.stdin)}
 	r, err := c.ask(ctx, s, time.Minute)
 	if err != nil {
@@ -176,9 +198,9 @@ func startCaller(ctx context.Context, dir string, s spec) (*caller, error) {
 	return c, nil
 }
 
-// run puts a workload on; the child's answer may take the workload's own time and a minute.
-func (c *caller) run(ctx context.Context, w load.Workload) (load.Result, error) {
-	r, err := c.ask(ctx, w, w.Duration+time.Minute)
+// run gives an order; the child's answer may take the workload's own time and two minutes.
+func (c *caller) run(ctx context.Context, o order) (load.Result, error) {
+	r, err := c.ask(ctx, o, o.Duration+2*time.Minute)
 	return r.Result, err
 }
 
@@ -202,13 +224,18 @@ func (c *caller) ask(ctx context.Context, question any, within time.Duration) (r
 
 func (c *caller) stop() { c.process.stop() }
 
-// startSelf starts this program as a child that ends when its input does.
+// startSelf starts this program as a child.
 func startSelf(dir, name, command string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self, childCommand, command)
+	return startChild(dir, name, self, command)
+}
+
+// startChild starts a bench as a child that ends when its input does.
+func startChild(dir, name, bench, command string) (*process, error) {
+	cmd := exec.Command(bench, childCommand, command)
 	cmd.Env = environment()
 	return startHeld(dir, name, cmd)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -172,4 +173,44 @@ func (d *database) drop(collection string) {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	_ = d.client.Database(d.name).Collection(collection).Drop(ctx)
+}
+
+// sizes returns what tells, once more jobs were written to a collection, how large the document of one is on average: by
+// itself, and on disk without indexes. The seeded jobs do not count.
+func (d *database) sizes(ctx context.Context, collection string) (func(context.Context) (bytes, disk float64, err error), error) {
+	coll := d.client.Database(d.name).Collection(collection)
+	look := func(ctx context.Context) (stats struct{ StorageSize float64 }, jobs int64, err error) {
+		err = coll.Database().RunCommand(ctx, bson.D{{Key: "collStats", Value: collection}}).Decode(&stats)
+		if err == nil {
+			jobs, err = coll.CountDocuments(ctx, bson.D{})
+		}
+		return stats, jobs, err
+	}
+	before, seeded, err := look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (bytes, disk float64, err error) {
+		after, jobs, err := look(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		found, err := coll.Aggregate(ctx, bson.A{
+			bson.D{{Key: "$match", Value: bson.D{{Key: "job_id", Value: bson.D{{Key: "$lt", Value: load.Key(seedRun, 0)}}}}}},
+			bson.D{{Key: "$limit", Value: 1000}},
+			bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: nil},
+				{Key: "bytes", Value: bson.D{{Key: "$avg", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}}}}},
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		var average []struct{ Bytes float64 }
+		if err := found.All(ctx, &average); err != nil {
+			return 0, 0, err
+		}
+		if len(average) == 0 || jobs <= seeded {
+			return 0, 0, errors.New("there are no jobs but the seeded ones")
+		}
+		return average[0].Bytes, (after.StorageSize - before.StorageSize) / float64(jobs-seeded), nil
+	}, nil
 }

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +25,8 @@ const maxTries = 20
 type directTarget struct {
 	coll   *mongo.Collection
 	decode decoder
-	full   bool // store what JobOnce stores, not what the plain upsert does
+	ours   bool // store what JobOnce stores, not what the plain upsert does
+	text   bool // with ours: the body's text beside the document
 }
 
 // connectDirect connects with one connection for each caller, and chooses the faster of the decoders on this body.
@@ -44,7 +41,10 @@ func connectDirect(s spec) (t directTarget, note string, end func(), err error) 
 		return directTarget{}, "", nil, errors.Join(err, c.Disconnect(context.Background()))
 	}
 	end = func() { _ = c.Disconnect(context.Background()) }
-	return directTarget{coll: c.Database(s.Database).Collection(s.Collection), decode: decode, full: s.Kind == kindBulkFull}, note, end, nil
+	return directTarget{
+		coll: c.Database(s.Database).Collection(s.Collection), decode: decode,
+		ours: s.Kind == kindBulkOnce || s.Kind == kindBulkFull, text: s.Kind == kindBulkFull,
+	}, note, end, nil
 }
 
 func newDirect(ctx context.Context, s spec) (runner, string, error) {
@@ -59,7 +59,7 @@ func newDirect(ctx context.Context, s spec) (runner, string, error) {
 	return target{Target: t, reason: mongoCode, end: end}, note, nil
 }
 
-// update is that of the plain upsert; with full set it makes the record that JobOnce makes.
+// update is that of the plain upsert; with ours set it makes the record that JobOnce makes.
 func (t directTarget) update(body string) (jobID string, update bson.D, err error) {
 	e, err := t.decode(body)
 	if err != nil {
@@ -70,10 +70,14 @@ func (t directTarget) update(body string) (jobID string, update bson.D, err erro
 		{Key: "first_seen", Value: time.Now()},
 	}
 	update = bson.D{{Key: "$inc", Value: bson.D{{Key: "deliveries", Value: 1}}}}
-	if t.full {
+	if t.ours {
 		fingerprint := sha256.Sum256([]byte(body))
-		insert = append(insert, bson.E{Key: "payload_text", Value: body}, bson.E{Key: "fingerprint", Value: fingerprint[:]},
-			bson.E{Key: "request_id", Value: uuid.NewString()})
+		insert = append(insert, bson.E{Key: "fingerprint", Value: fingerprint[:]}, bson.E{Key: "request_id", Value: uuid.NewString()})
+		if t.text {
+			insert = append(insert, bson.E{Key: "payload_text", Value: body})
+		} else {
+			insert = append(insert, bson.E{Key: "payload_form", Value: int32(1)}) // how the text is made from the document
+		}
 		update = append(update, bson.E{Key: "$max", Value: bson.D{{Key: "last_seen", Value: time.Now()}}})
 	}
 	return e.jobID, append(bson.D{{Key: "$setOnInsert", Value: insert}}, update...), nil
@@ -108,70 +112,4 @@ func mongoCode(err error) string {
 		return fmt.Sprint(server.ErrorCodes())
 	}
 	return "error"
-}
-
-// The bulk ceiling: what the database takes from few writers that have all deliveries in hand.
-const (
-	bulkWriters = 4
-	bulkSize    = 500
-)
-
-// bulk is the writers. Of the workload, the duration, the run and the body count.
-type bulk struct {
-	directTarget
-	end func()
-}
-
-func newBulk(ctx context.Context, s spec) (runner, string, error) {
-	s.Callers = bulkWriters
-	t, note, end, err := connectDirect(s)
-	if err != nil {
-		return nil, "", err
-	}
-	return bulk{t, end}, note, t.coll.Database().Client().Ping(ctx, nil)
-}
-
-func (b bulk) close() { b.end() }
-
-func (b bulk) run(ctx context.Context, w load.Workload) (load.Result, error) {
-	var (
-		bodies       = load.NewBody(w.Run, w.BodyBytes)
-		writers      sync.WaitGroup
-		next, firsts atomic.Int64
-		errs         [bulkWriters]error
-		start        = time.Now()
-	)
-	for i := range bulkWriters {
-		writers.Go(func() {
-			for errs[i] == nil && ctx.Err() == nil && time.Since(start) < w.Duration {
-				var n int64
-				n, errs[i] = b.write(ctx, w.Run, bodies, next.Add(bulkSize)-bulkSize)
-				firsts.Add(n)
-			}
-		})
-	}
-	writers.Wait()
-	r := load.Result{Ops: next.Load(), Firsts: firsts.Load(), Keys: next.Load(), Elapsed: time.Since(start)}
-	err := cmp.Or(errs[:]...)
-	if err == nil && r.Firsts != r.Keys {
-		err = fmt.Errorf("%d firsts for %d keys", r.Firsts, r.Keys)
-	}
-	return r, err
-}
-
-// write upserts the keys from one on, in their order, which is that of the index.
-func (b bulk) write(ctx context.Context, run string, bodies load.Body, from int64) (firsts int64, err error) {
-	models := make([]mongo.WriteModel, bulkSize)
-	for i := range models {
-		jobID, update, err := b.update(bodies.Of(load.Key(run, from+int64(i))))
-		if err != nil {
-			return 0, err
-		}
-		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "job_id", Value: jobID}}).SetUpdate(update).SetUpsert(true)
-	}
-	r, err := b.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-	if err != nil {
-		return 0, errors.New("bulk write: " + strconv.Quote(err.Error()))
-	}
-	return r.UpsertedCount, nil
 }

@@ -18,13 +18,16 @@ import (
 
 // lab is what the groups share: the servers, each started when it is first needed.
 type lab struct {
-	cfg    config
-	dir    string
-	binary string // jobonce
-	notes  io.Writer
-	noted  map[string]bool
-	runs   int
-	undo   cleanup
+	cfg   config
+	dir   string
+	now   programs
+	old   programs // with -before
+	notes io.Writer
+	noted map[string]bool
+	runs  int
+	undo  cleanup
+
+	node string // the directory of the frontend in Node, once it is installed
 
 	db      *database
 	servers map[string]place // echo, Redis and PostgreSQL, by kind
@@ -33,6 +36,12 @@ type lab struct {
 // place is where the callers of a cell find what they call.
 type place struct {
 	spec spec
+	// bench is the program whose load child the callers are.
+	bench string
+	// collection is the name of what is called or written to, on MongoDB.
+	collection string
+	// claims are where the instances tell how many leases they won and tried; none unless that is asked for.
+	claims claims
 	// pids are the processes whose CPU time counts, beside the callers; nil when they are not known.
 	pids []int
 }
@@ -52,36 +61,60 @@ func (l *lab) note(text string) {
 
 // place starts and seeds what the callers of a kind call. others are the group's places so far: kinds that both call the
 // service share one.
-func (l *lab) place(ctx context.Context, g group, kind string, others map[string]place, undo *cleanup) (place, error) {
-	switch kind {
-	case kindEcho, kindPostgres, kindRedis:
-		return l.server(ctx, kind)
-	case kindDirect, kindBulk, kindBulkFull:
-		return l.collection(ctx, g, kind, undo)
-	case kindRelay:
-		return l.relay(ctx, g, undo)
-	case kindBatching:
-		if p, ok := others[kindService]; ok {
-			p.spec.Kind = kind
-			return p, nil
+func (l *lab) place(ctx context.Context, g group, kind string, others map[string]place, undo *cleanup) (p place, err error) {
+	base, old := older(kind)
+	version := l.now
+	if old {
+		version = l.old
+	}
+	if g.node {
+		if err := haveNode(); err != nil {
+			return place{}, err
 		}
+	}
+	switch base {
+	case kindEcho, kindPostgres, kindRedis:
+		p, err = l.server(ctx, base)
+	case kindRiver:
+		p, err = l.server(ctx, kindPostgres)
+	case kindAsynq:
+		p, err = l.server(ctx, kindRedis)
+	case kindDirect, kindBulk, kindBulkOnce, kindBulkFull:
+		p, err = l.collection(ctx, g, kind, undo)
+	case kindByHand:
+		p, err = l.emptyCollection(ctx, g, kind, undo)
+	case kindRelay:
+		p, err = l.relay(ctx, g, undo)
+	default:
+		p, err = l.service(ctx, g, kind, version, others, undo)
+	}
+	p.bench, p.spec.Kind = version.bench, base
+	switch base {
+	case kindSmall, kindLarge:
+		p.spec.Kind = kindService
+	case kindService, kindTwo, kindFour:
+		if g.work {
+			p.spec.Kind = kindWorkers
+		}
+	}
+	return p, err
+}
+
+// service is the service of a version, on a store of its own or on that of the group.
+func (l *lab) service(
+	ctx context.Context, g group, kind string, version programs, others map[string]place, undo *cleanup,
+) (place, error) {
+	if p, ok := others[strings.Replace(kind, kindBatching, kindService, 1)]; ok {
+		return p, nil
 	}
 	jobs := l.cfg.seed
 	if kind == kindLarge {
 		jobs = l.cfg.large
 	}
-	var p place
-	var err error
 	if g.store == mongodb {
-		p, err = l.mongoService(ctx, g.cell(kind), jobs, undo)
-	} else {
-		p, err = l.embeddedService(ctx, jobs, undo)
+		return l.mongoService(ctx, g.cell(kind), version, jobs, instances(kind), undo)
 	}
-	p.spec.Kind = kindService
-	if kind == kindBatching {
-		p.spec.Kind = kind
-	}
-	return p, err
+	return l.embeddedService(ctx, version, jobs, undo)
 }
 
 // server is one that all groups share.
@@ -97,19 +130,19 @@ func (l *lab) server(ctx context.Context, kind string) (place, error) {
 		return place{}, err
 	}
 	l.undo.add(server.stop)
-	p := place{spec: spec{Kind: kind, Address: address}, pids: []int{server.pid()}}
+	p := place{spec: spec{Address: address}, pids: []int{server.pid()}}
 	l.servers[kind] = p
 	return p, nil
 }
 
 // embeddedService is a service on a new embedded store that holds some jobs.
-func (l *lab) embeddedService(ctx context.Context, jobs int, undo *cleanup) (place, error) {
+func (l *lab) embeddedService(ctx context.Context, version programs, jobs int, undo *cleanup) (place, error) {
 	data, err := os.MkdirTemp(l.dir, "embedded-")
 	if err != nil {
 		return place{}, err
 	}
 	undo.add(func() { _ = os.RemoveAll(data) })
-	p, address, err := startServe(ctx, l.dir, l.binary, nil, "--data-dir", data)
+	p, address, err := startServe(ctx, l.dir, version.jobonce, nil, "--data-dir", data)
 	if err != nil {
 		return place{}, err
 	}
@@ -120,20 +153,34 @@ func (l *lab) embeddedService(ctx context.Context, jobs int, undo *cleanup) (pla
 	return place{spec: spec{Address: address}, pids: []int{p.pid()}}, nil
 }
 
-// mongoService is a service on a new collection that holds some jobs.
-func (l *lab) mongoService(ctx context.Context, cell string, jobs int, undo *cleanup) (place, error) {
+// mongoService is a service, of so many instances, on a new collection that holds some jobs.
+func (l *lab) mongoService(
+	ctx context.Context, cell string, version programs, jobs, instances int, undo *cleanup,
+) (place, error) {
 	if err := l.openDatabase(ctx); err != nil {
 		return place{}, err
 	}
-	collection := l.newCollection(cell, undo)
-	// In the environment, where the URI may hold a password.
-	p, address, err := startServe(ctx, l.dir, l.binary, []string{"MONGODB_URI=" + l.db.uri},
-		"--mongodb-database", l.db.name, "--mongodb-collection", collection)
-	if err != nil {
-		return place{}, err
+	p := place{collection: l.newCollection(cell, undo)}
+	var addresses []string
+	var pids []int
+	for range instances {
+		args := []string{"--mongodb-database", l.db.name, "--mongodb-collection", p.collection}
+		if instances > 2 { // to count costs a little, and one and two are compared with each other
+			ops, err := freeAddress()
+			if err != nil {
+				return place{}, err
+			}
+			args, p.claims = append(args, "--ops-listen", ops), append(p.claims, ops)
+		}
+		// In the environment, where the URI may hold a password.
+		server, address, err := startServe(ctx, l.dir, version.jobonce, []string{"MONGODB_URI=" + l.db.uri}, args...)
+		if err != nil {
+			return place{}, err
+		}
+		undo.add(server.stop)
+		addresses, pids = append(addresses, address), append(pids, server.pid())
 	}
-	undo.add(p.stop)
-	c, err := client.New(address)
+	c, err := client.New(addresses[0])
 	if err != nil {
 		return place{}, err
 	}
@@ -143,19 +190,20 @@ func (l *lab) mongoService(ctx context.Context, cell string, jobs int, undo *cle
 	}); err != nil {
 		return place{}, fmt.Errorf("seed: %w", err)
 	}
-	if err := l.db.seedCopies(ctx, collection, jobs); err != nil {
+	if err := l.db.seedCopies(ctx, p.collection, jobs); err != nil {
 		return place{}, err
 	}
-	return place{spec: spec{Address: address}, pids: l.withDatabase(p.pid())}, nil
+	p.spec, p.pids = spec{Address: strings.Join(addresses, ",")}, l.withDatabase(pids...)
+	return p, nil
 }
 
 // collection is one that callers without the service write to, with as many jobs as the service's.
 func (l *lab) collection(ctx context.Context, g group, kind string, undo *cleanup) (place, error) {
-	if err := l.openDatabase(ctx); err != nil {
+	p, err := l.emptyCollection(ctx, g, kind, undo)
+	if err != nil {
 		return place{}, err
 	}
-	name := l.newCollection(g.cell(kind), undo)
-	coll := l.db.client.Database(l.db.name).Collection(name)
+	coll := l.db.client.Database(l.db.name).Collection(p.collection)
 	unique := mongo.IndexModel{Keys: bson.D{{Key: "job_id", Value: 1}}, Options: options.Index().SetUnique(true)}
 	if _, err := coll.Indexes().CreateOne(ctx, unique); err != nil {
 		return place{}, err
@@ -163,12 +211,17 @@ func (l *lab) collection(ctx context.Context, g group, kind string, undo *cleanu
 	if _, err := (directTarget{coll: coll, decode: decodeRaw}).Record(ctx, "", firstSeed()); err != nil {
 		return place{}, fmt.Errorf("seed: %w", err)
 	}
-	if err := l.db.seedCopies(ctx, name, l.cfg.seed); err != nil {
+	return p, l.db.seedCopies(ctx, p.collection, l.cfg.seed)
+}
+
+// emptyCollection is one without documents and indexes.
+func (l *lab) emptyCollection(ctx context.Context, g group, kind string, undo *cleanup) (place, error) {
+	if err := l.openDatabase(ctx); err != nil {
 		return place{}, err
 	}
+	name := l.newCollection(g.cell(kind), undo)
 	return place{
-		spec: spec{Kind: kind, Address: l.db.uri, Database: l.db.name, Collection: name},
-		pids: l.withDatabase(),
+		spec: spec{Address: l.db.uri, Database: l.db.name, Collection: name}, collection: name, pids: l.withDatabase(),
 	}, nil
 }
 
@@ -184,7 +237,7 @@ func (l *lab) relay(ctx context.Context, g group, undo *cleanup) (place, error) 
 		return place{}, err
 	}
 	undo.add(server.stop)
-	return place{spec: spec{Kind: kindRelay, Address: address}, pids: l.withDatabase(server.pid())}, nil
+	return place{spec: spec{Address: address}, pids: l.withDatabase(server.pid())}, nil
 }
 
 // firstSeed is the body of the job that the others are copied from.

@@ -3,8 +3,9 @@
 //
 //	go run -C bench . [-short]
 //
-// On standard output it prints one line for each figure, its name and its value; a table for people goes to standard
-// error. docs/performance.md says what is measured and how. It runs on Linux, since it reads /proc.
+// On standard output it prints one line for each figure, its name and its value, and at the end one for each figure that
+// has an aim; a table for people goes to standard error. docs/performance.md says what is measured and how. It runs on
+// Linux, since it reads /proc.
 package main
 
 import (
@@ -23,7 +24,8 @@ import (
 // config is what the flags set.
 type config struct {
 	short  bool
-	only   *regexp.Regexp
+	run    *regexp.Regexp
+	before string
 	repeat int
 	cell   time.Duration
 	seed   int
@@ -55,11 +57,12 @@ func mainCode(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	groups, figures := plan(cfg)
 	if len(groups) == 0 {
-		fmt.Fprintln(stderr, "bench: -only matches no figure")
+		fmt.Fprintln(stderr, "bench: -run matches no figure")
 		return 2
 	}
 	results, err := measure(ctx, cfg, groups, figures, stdout, stderr)
 	results.table(stderr)
+	err = errors.Join(err, printAims(stdout, results, figures))
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 1
@@ -77,8 +80,9 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	var cfg config
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	only := flags.String("only", "", "measure only the figures whose name this `regexp` matches")
-	flags.BoolVar(&cfg.short, "short", false, "leave the growth figures out and measure for a shorter time: about three minutes in all")
+	run := flags.String("run", "", "measure only the figures whose name this `regexp` matches")
+	flags.StringVar(&cfg.before, "before", "", "a `commit`, or a directory with its files: measure the figures that have an aim for that one too, in turn")
+	flags.BoolVar(&cfg.short, "short", false, "leave the growth figures out and measure for a shorter time")
 	flags.IntVar(&cfg.repeat, "repeat", 5, "how often each measurement is repeated")
 	flags.DurationVar(&cfg.cell, "cell", 0, "how long one measurement takes (default 3s, with -short 800ms)")
 	flags.IntVar(&cfg.seed, "seed", 10_000, "how many jobs a store holds before it is measured")
@@ -100,7 +104,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	}
 	plotAsked := false
 	flags.Visit(func(f *flag.Flag) { plotAsked = plotAsked || f.Name == "plot" })
-	if !plotAsked && (cfg.short || *only != "") {
+	if !plotAsked && (cfg.short || *run != "") {
 		cfg.plot = ""
 	}
 	var err error
@@ -114,8 +118,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	case cfg.seed < 1 || cfg.large < cfg.seed:
 		return cfg, errors.New("-seed must be at least 1, and -large at least -seed")
 	}
-	if cfg.only, err = regexp.Compile(*only); err != nil {
-		return cfg, fmt.Errorf("-only: %w", err)
+	if cfg.run, err = regexp.Compile(*run); err != nil {
+		return cfg, fmt.Errorf("-run: %w", err)
 	}
 	return cfg, nil
 }

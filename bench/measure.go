@@ -59,9 +59,16 @@ func (l *lab) measure(ctx context.Context, g group, r *results) error {
 			got.add(c.name, s)
 		}
 	}
-	for _, cell := range got.order {
-		for _, s := range got.samples[cell] {
-			r.add(cell, s)
+	for _, c := range cells {
+		var bytes, disk float64
+		if c.sizes != nil {
+			if bytes, disk, err = c.sizes(ctx); err != nil {
+				return fmt.Errorf("%s: sizes: %w", c.name, err)
+			}
+		}
+		for _, s := range got.samples[c.name] {
+			s.Bytes, s.Disk = bytes, disk
+			r.add(c.name, s)
 		}
 	}
 	return nil
@@ -71,6 +78,8 @@ func (l *lab) measure(ctx context.Context, g group, r *results) error {
 type cell struct {
 	name    string
 	measure func(context.Context) (sample, error)
+	// sizes tells at the end how large the documents are, by themselves and on disk; nil where that is not asked for.
+	sizes func(context.Context) (bytes, disk float64, err error)
 }
 
 // cleanup is what has to be undone, the latest first.
@@ -111,11 +120,16 @@ func (l *lab) open(ctx context.Context, g group, undo *cleanup) ([]cell, error) 
 		if kind == kindSmall {
 			c.measure = func(ctx context.Context) (sample, error) { return l.measureFresh(ctx, g) }
 		} else if p, ok := places[kind]; ok {
-			warm, err := l.warmUp(ctx, g, kind, p, undo)
+			warm, err := l.warmUp(ctx, g, p, undo)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
 			c.measure = warm
+			if g.sizes {
+				if c.sizes, err = l.db.sizes(ctx, p.collection); err != nil {
+					return nil, fmt.Errorf("%s: sizes: %w", c.name, err)
+				}
+			}
 		} else {
 			continue
 		}
@@ -135,7 +149,7 @@ func (l *lab) measureFresh(ctx context.Context, g group) (sample, error) {
 	if err := l.settle(ctx, g); err != nil {
 		return sample{}, err
 	}
-	warm, err := l.warmUp(ctx, g, kindSmall, p, &undo)
+	warm, err := l.warmUp(ctx, g, p, &undo)
 	if err != nil {
 		return sample{}, err
 	}
@@ -152,10 +166,13 @@ func (l *lab) settle(ctx context.Context, g group) error {
 
 // warmUp starts the callers of a cell and lets them call for a while, so that connections and caches are made. It returns
 // what measures the cell.
-func (l *lab) warmUp(ctx context.Context, g group, kind string, p place, undo *cleanup) (func(context.Context) (sample, error), error) {
+func (l *lab) warmUp(ctx context.Context, g group, p place, undo *cleanup) (func(context.Context) (sample, error), error) {
+	if g.work {
+		return l.warmUpQueue(ctx, g, p, undo)
+	}
 	s := p.spec
 	s.Callers, s.BodyBytes = g.callers, g.bodyBytes
-	callers, err := startCaller(ctx, l.dir, s)
+	callers, err := l.startCallers(ctx, g, p, s)
 	if err != nil {
 		return nil, err
 	}
@@ -163,34 +180,46 @@ func (l *lab) warmUp(ctx context.Context, g group, kind string, p place, undo *c
 	l.note(callers.note)
 	run := func(ctx context.Context, d time.Duration) (load.Result, error) {
 		l.runs++
-		return callers.run(ctx, load.Workload{
+		o := order{Workload: load.Workload{
 			Run: fmt.Sprintf("r%d", l.runs), Callers: g.callers, Duration: d, BodyBytes: g.bodyBytes,
 			Duplicates: g.duplicates, HotKeys: g.hotKeys,
-		})
+		}}
+		o.Example = load.NewBody(o.Run, o.BodyBytes).Of(load.Key(o.Run, 0))
+		return callers.run(ctx, o)
 	}
 	if _, err := run(ctx, l.cfg.cell/4); err != nil {
 		return nil, err
 	}
 	pids := append([]int{callers.process.pid()}, p.pids...)
 	return func(ctx context.Context) (sample, error) {
-		before, err := cpuTime(pids)
-		if err != nil {
-			return sample{}, err
-		}
-		r, err := run(ctx, l.cfg.cell)
-		if err != nil {
-			return sample{}, err
-		}
-		after, err := cpuTime(pids)
-		if err != nil {
-			return sample{}, err
-		}
-		used := after - before
+		s, err := timed(pids, func() (load.Result, error) { return run(ctx, l.cfg.cell) })
 		if p.pids == nil {
-			used = -1
+			s.CPU = -1
 		}
-		return sample{Result: r, CPU: used}, nil
+		return s, err
 	}, nil
+}
+
+// startCallers starts the callers of a cell.
+func (l *lab) startCallers(ctx context.Context, g group, p place, s spec) (*caller, error) {
+	if g.node {
+		return l.startNode(ctx, s)
+	}
+	return startCaller(ctx, l.dir, p.bench, s)
+}
+
+// timed runs something and counts the CPU time that the processes use meanwhile.
+func timed(pids []int, run func() (load.Result, error)) (sample, error) {
+	before, err := cpuTime(pids)
+	if err != nil {
+		return sample{}, err
+	}
+	r, err := run()
+	if err != nil {
+		return sample{}, err
+	}
+	after, err := cpuTime(pids)
+	return sample{Result: r, CPU: after - before}, err
 }
 
 // newLab prepares what all groups share.
@@ -206,7 +235,7 @@ func newLab(ctx context.Context, cfg config, notes io.Writer) (*lab, error) {
 		l.close()
 		return nil, err
 	}
-	if l.binary, err = build(ctx, dir); err != nil {
+	if err := l.build(ctx); err != nil {
 		l.close()
 		return nil, err
 	}

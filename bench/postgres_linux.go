@@ -29,7 +29,7 @@ const recordJob = `INSERT INTO jobs (job_id, payload) VALUES ($1, $2)
 ON CONFLICT (job_id) DO UPDATE SET deliveries = jobs.deliveries + 1
 RETURNING xmax = 0`
 
-// startPostgres starts a new PostgreSQL with its defaults, beside any that this machine runs already.
+// startPostgres starts a new PostgreSQL with its defaults (a commit waits for the disk), beside any that this machine runs already.
 func startPostgres(ctx context.Context, dir string) (*process, string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	if err != nil || len(found) == 0 {
@@ -65,7 +65,7 @@ func startPostgres(ctx context.Context, dir string) (*process, string, error) {
 		return nil, "", err
 	}
 	cmd := command("postgres", "-D", data, "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-		"-c", "port="+strconv.Itoa(port), "-c", "max_connections=300")
+		"-c", "port="+strconv.Itoa(port), "-c", "max_connections=300", "-c", "synchronous_commit=on")
 	p, err := start(dir, "postgres", cmd)
 	if err != nil {
 		return nil, "", err

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -133,18 +132,4 @@ func environment() []string {
 		}
 	}
 	return env
-}
-
-// build builds the command jobonce and returns the binary's path.
-func build(ctx context.Context, dir string) (string, error) {
-	if _, err := os.Stat("../cmd/jobonce"); err != nil {
-		return "", errors.New("the working directory must be bench: go run -C bench")
-	}
-	binary := filepath.Join(dir, "jobonce")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/jobonce")
-	cmd.Dir = ".."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/jobonce: %w\n%s", err, out)
-	}
-	return binary, nil
 }

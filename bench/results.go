@@ -11,17 +11,36 @@ import (
 	"github.com/jobonce/jobonce/internal/load"
 )
 
-// sample is one measurement of a cell.
+// sample is one measurement of a cell. In groups of work, its result is that of the work, not of the record.
 type sample struct {
 	load.Result
 	// CPU is what all processes of the cell used meanwhile; negative when it is not known.
 	CPU time.Duration
+	// Bytes and Disk are what a job's document takes, by itself and of the store; 0 when they are not known.
+	Bytes, Disk float64
+	// Recorded is how many jobs a second were recorded before the work began; 0 where nothing was.
+	Recorded float64
+	// Won and Tried are the leases that the instances were granted and those that they tried for; 0 when they do not say.
+	Won, Tried float64
 }
 
 // What is asked of a sample. NaN is what is not known.
 func rate(s sample) float64 { return s.Rate() }
 func p50(s sample) float64  { return milliseconds(s.P50) }
 func p99(s sample) float64  { return milliseconds(s.P99) }
+
+func docBytes(s sample) float64  { return known(s.Bytes) }
+func diskBytes(s sample) float64 { return known(s.Disk) }
+func recorded(s sample) float64  { return known(s.Recorded) }
+func won(s sample) float64       { return known(s.Won) }
+func tried(s sample) float64     { return known(s.Tried) }
+
+func known(v float64) float64 {
+	if v == 0 {
+		return math.NaN()
+	}
+	return v
+}
 
 // cpu is microseconds for each delivery.
 func cpu(s sample) float64 {
@@ -33,10 +52,7 @@ func cpu(s sample) float64 {
 
 // milliseconds is NaN for no time at all: the bulk writers' answers are not those of single deliveries.
 func milliseconds(d time.Duration) float64 {
-	if d == 0 {
-		return math.NaN()
-	}
-	return float64(d) / float64(time.Millisecond)
+	return known(float64(d) / float64(time.Millisecond))
 }
 
 // results is what was measured so far.
