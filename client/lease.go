@@ -87,6 +87,13 @@ func (h *holding) release(ctx context.Context, delay time.Duration, reason strin
 	}))
 }
 
+// notStarted gives work back that was not begun.
+func (h *holding) notStarted(ctx context.Context) error {
+	ctx, cancel := h.settling(ctx)
+	defer cancel()
+	return h.note(h.c.ReleaseWork(ctx, &joboncev1.ReleaseWorkRequest{JobId: h.jobID, LeaseToken: h.token, NotStarted: true}))
+}
+
 // giveUp makes the job dead.
 func (h *holding) giveUp(ctx context.Context, reason string) error {
 	ctx, cancel := h.settling(ctx)

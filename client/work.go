@@ -115,7 +115,7 @@ func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutc
 	h := &holding{c: r.c, jobID: w.Job.GetJobId(), token: w.Lease.GetToken(), lease: r.lease, until: until}
 	if err := r.ready(ctx, h); err != nil {
 		if h.lost == nil {
-			_ = h.release(ctx, 0, "the work was not started") // If it fails, the lease lapses.
+			_ = h.notStarted(ctx) // If it fails, the lease lapses.
 		}
 		return workOutcome{err: fmt.Errorf("the work was not started: %w", err)}
 	}

@@ -2,11 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -109,6 +109,10 @@ func NewWorker(c *Client, cfg WorkerConfig, fn WorkFunc) (*Worker, error) {
 // finish; those that still run after [WorkerConfig.ShutdownTimeout] have their context ended, and what they then fail
 // with gives the work back for others to start at once. Run returns nil once every function has returned.
 //
+// So that no place stays empty until a claim is answered, a busy worker claims ahead: no more jobs than it has started
+// within the last second, or the last eighth of a lease if that is shorter, and no more than 100, or Concurrency if that is
+// more. What it has not started within a quarter of a lease, or when ctx ends, it gives back, and the attempt does not count.
+//
 // Calls that fail are repeated, with growing pauses, for as long as it takes. The error is an [*Error] that no repetition
 // mends: the service refuses the configuration ([ErrInvalidField]), or the client was closed ([ErrClosed]).
 //
@@ -116,49 +120,46 @@ func NewWorker(c *Client, cfg WorkerConfig, fn WorkFunc) (*Worker, error) {
 func (w *Worker) Run(ctx context.Context) error {
 	working, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	var running sync.WaitGroup
-	err := w.claim(ctx, func(claimed *joboncev1.ClaimedJob, until time.Time, done func()) {
-		running.Go(func() {
-			defer done()
-			w.work(working, claimed, until)
-		})
-	})
+	s := newStock(w.cfg, func(job claimedJob) { w.work(working, job) }, func(job claimedJob) { w.giveBack(working, job) })
+	req := &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(w.cfg.Lease), Events: w.cfg.Events, WorkerId: w.cfg.WorkerID}
+	err := w.claim(ctx, s, req)
 	timer := time.AfterFunc(w.cfg.ShutdownTimeout, func() {
 		w.cfg.Logger.Warn("jobs still run and are cut", "after", w.cfg.ShutdownTimeout)
 		cut()
 	})
 	defer timer.Stop()
-	running.Wait()
+	s.stop()
+	if err == nil && req.RequestId != "" {
+		w.claimLast(working, s, req)
+	}
+	s.running.Wait()
 	if err != nil {
 		return err
 	}
 	return nil
 }
 
-// claim claims jobs whenever there is room for some, and starts each. until is when the lease ends at the earliest; the
-// room is free again once done is called.
-func (w *Worker) claim(
-	ctx context.Context, start func(claimed *joboncev1.ClaimedJob, until time.Time, done func()),
-) *Error {
-	free := newSlots(w.cfg.Concurrency)
+// claim claims jobs whenever there is room for some, until ctx ends. The request keeps its request_id as long as nobody
+// knows what a claim was granted: the next one finds out.
+func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRequest) *Error {
 	pauses := backoff.ExponentialBackOff{
 		InitialInterval: time.Second, MaxInterval: 30 * time.Second, Multiplier: 2, RandomizationFactor: 0.5,
 	}
 	for {
-		n := free.take(ctx, maxClaimJobs)
+		n, wait := s.room(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		asked := time.Now()
-		resp, sent, err := w.c.claimWork(ctx, &joboncev1.ClaimWorkRequest{
-			MaxJobs: int32(n), LeaseDuration: durationpb.New(w.cfg.Lease), Events: w.cfg.Events, WorkerId: w.cfg.WorkerID,
-			Wait: durationpb.New(w.cfg.Wait),
-		})
-		for _, claimed := range resp.GetJobs() {
-			n--
-			start(claimed, sent.Add(claimed.GetLease().GetRemaining().AsDuration()), func() { free.give(1) })
+		if req.RequestId == "" {
+			req.RequestId, req.MaxJobs = rand.Text(), int32(n)
 		}
-		free.give(n)
+		req.Wait = durationpb.New(wait)
+		asked := time.Now()
+		resp, sent, err := w.c.claimWork(ctx, req)
+		s.add(resp.GetJobs(), sent)
+		if err == nil || !err.OutcomeUnknown {
+			req.RequestId = ""
+		}
 		var pause time.Duration
 		switch {
 		case ctx.Err() != nil:
@@ -167,7 +168,7 @@ func (w *Worker) claim(
 			pauses.Reset()
 			if len(resp.GetJobs()) == 0 {
 				// A service that is about to stop answers before the time.
-				pause = min(time.Second, w.cfg.Wait-time.Since(asked))
+				pause = min(time.Second, wait-time.Since(asked))
 			}
 		case errors.Is(err, ErrClosed), errors.Is(err, ErrInvalidField):
 			return err
@@ -179,66 +180,53 @@ func (w *Worker) claim(
 	}
 }
 
+// claimLast finds out what a claim that was cut short was granted after all, for the stock to give back.
+func (w *Worker) claimLast(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRequest) {
+	const patience = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req.Wait = nil
+	if resp, sent, err := w.c.claimWork(ctx, req); err == nil { // Otherwise the leases lapse, if there are any.
+		s.add(resp.GetJobs(), sent)
+	}
+}
+
 // work does the work of one job.
-func (w *Worker) work(ctx context.Context, claimed *joboncev1.ClaimedJob, until time.Time) {
+func (w *Worker) work(ctx context.Context, claimed claimedJob) {
 	job := claimed.GetJob()
-	log := w.cfg.Logger.With("job_id", job.GetJobId(), "generation", claimed.GetLease().GetGeneration(),
-		"attempts", job.GetWork().GetAttempts())
-	p := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log)}
-	done := p.run(ctx, &Work{Job: job, Lease: claimed.GetLease()}, until)
+	log := func() *slog.Logger {
+		return w.cfg.Logger.With("job_id", job.GetJobId(), "generation", claimed.GetLease().GetGeneration(),
+			"attempts", job.GetWork().GetAttempts())
+	}
+	r := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log)}
+	done := r.run(ctx, &Work{Job: job, Lease: claimed.GetLease()}, claimed.until)
 	switch {
-	case done.err == nil:
-		log.Debug("work completed")
-	case done.settled:
-		log.Error("work given up", "error", done.err)
-	default:
-		log.Warn("work failed", "error", done.err, "retry_in", done.delay)
+	case done.err != nil && done.settled:
+		log().Error("work given up", "error", done.err)
+	case done.err != nil:
+		log().Warn("work failed", "error", done.err, "retry_in", done.delay)
+	case w.cfg.Logger.Enabled(ctx, slog.LevelDebug):
+		log().Debug("work completed")
+	}
+}
+
+// giveBack returns a job that was not started. If that fails, its lease lapses.
+func (w *Worker) giveBack(ctx context.Context, claimed claimedJob) {
+	h := &holding{c: w.c, jobID: claimed.GetJob().GetJobId(), token: claimed.GetLease().GetToken()}
+	if err := h.notStarted(ctx); err != nil {
+		w.cfg.Logger.Warn("a job that was not started could not be given back", "job_id", h.jobID, "error", err)
 	}
 }
 
 // guarded is the function with panics turned into errors.
-func (w *Worker) guarded(log *slog.Logger) WorkFunc {
+func (w *Worker) guarded(log func() *slog.Logger) WorkFunc {
 	return func(ctx context.Context, work *Work) (err error) {
 		defer func() {
 			if p := recover(); p != nil {
-				log.Error("panic", "panic", p, "stack", string(debug.Stack()))
+				log().Error("panic", "panic", p, "stack", string(debug.Stack()))
 				err = fmt.Errorf("panic: %v", p)
 			}
 		}()
 		return w.fn(ctx, work)
-	}
-}
-
-// slots are the places for jobs under way.
-type slots chan struct{}
-
-func newSlots(n int) slots {
-	s := make(slots, n)
-	s.give(n)
-	return s
-}
-
-func (s slots) give(n int) {
-	for range n {
-		s <- struct{}{}
-	}
-}
-
-// take waits until one is free and takes as many as there are, at most limit. It returns 0 when ctx ended first.
-func (s slots) take(ctx context.Context, limit int) int {
-	select {
-	case <-s:
-	case <-ctx.Done():
-		return 0
-	}
-	for n := 1; ; n++ {
-		if n == limit {
-			return n
-		}
-		select {
-		case <-s:
-		default:
-			return n
-		}
 	}
 }
