@@ -61,10 +61,14 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	code := status.Code(err)
 	level := levelOf(code)
 	p := (*problem)(nil)
-	if errors.As(err, &p) && p.ours() {
+	errors.As(err, &p)
+	switch {
+	case p == nil && refused != nil, p != nil && !p.ours(): // grpc-go has refused what the caller sent, or the door has.
+		level = min(level, slog.LevelInfo)
+	case p != nil:
 		level = max(level, slog.LevelWarn)
 	}
-	if slow {
+	if slow && refused == nil {
 		level = max(level, slog.LevelWarn)
 	}
 	if !r.log.Enabled(r.ctx, level) || refused != nil && !r.few.Allow() {

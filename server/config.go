@@ -72,7 +72,7 @@ type Config struct {
 }
 
 // Observer is told of each delivery of a RecordDelivery or BatchRecordDeliveries call, and of each call of WorkService, that
-// reached its handler, from many goroutines at once.
+// reached its handler, and of calls that waited or were refused before. It is told from many goroutines at once.
 type Observer interface {
 	// Recorded is told the verdict on a delivery that was recorded.
 	Recorded(v job.Verdict)
@@ -81,6 +81,12 @@ type Observer interface {
 	// Unread is told "event" or "status" when a well-formed delivery has none because the one in its body could not be
 	// taken, before it is recorded.
 	Unread(field string)
+	// Waited is told how long a call was in line before its request was received, or it was refused. Calls that need not
+	// wait do not count.
+	Waited(took time.Duration)
+	// Refused is told the reason, without its prefix, why a call did not come to its handler: "GRPC" when grpc-go has ended
+	// it, as when its message was malformed.
+	Refused(reason string)
 	// Work is told the method of a call of WorkService, such as "ClaimWork", and how many jobs it leased or changed; or the
 	// reason, without its prefix, why it got an error, which is empty otherwise.
 	Work(method string, jobs int, reason string)
@@ -92,6 +98,8 @@ type nobody struct{}
 func (nobody) Recorded(job.Verdict) {}
 func (nobody) Failed(string)        {}
 func (nobody) Unread(string)        {}
+func (nobody) Waited(time.Duration) {}
+func (nobody) Refused(string)       {}
 
 func (nobody) Work(string, int, string) {}
 

@@ -36,10 +36,13 @@ type door struct {
 	may  func(ctx context.Context, method string) error
 	rate func(ctx context.Context, method string) error
 
-	room  *room
-	line  *line
-	chain grpc.UnaryServerInterceptor
-	calls callLog
+	room *room
+	// line is where calls wait to be received, health where those of the health service do: who asks for the state of an
+	// overloaded server is to get an answer.
+	line, health *line
+	chain        grpc.UnaryServerInterceptor
+	calls        callLog
+	observer     Observer
 
 	mu      sync.Mutex
 	watches map[net.Addr]int
@@ -49,8 +52,7 @@ type door struct {
 type entrance struct {
 	*grpc.Server
 	door *door
-	// ours tells that calls count in the room. The calls of health do not: who asks for the state of an overloaded server
-	// is to get an answer.
+	// ours tells that calls count in the room and wait in the line. Those of health do neither.
 	ours bool
 }
 
@@ -70,10 +72,10 @@ func (e entrance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grpc.StreamHandler {
 	return func(srv any, stream grpc.ServerStream) error {
 		growStack(0)
-		msg := &message{limit: smallMessage}
+		msg, line := &message{limit: smallMessage}, d.health
 		ctx, bad := d.ask(stream.Context(), method)
 		if bad == nil && ours {
-			msg.limit = maxReceiveBytes
+			msg.limit, line = maxReceiveBytes, d.line
 			if msg.place = d.room.enter(); msg.place == nil {
 				bad = job.ErrOverloaded
 			} else {
@@ -81,7 +83,7 @@ func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grp
 			}
 		}
 		if bad == nil {
-			bad = d.receive(stream, msg)
+			bad = receive(stream, msg, line)
 		}
 		decode := func(req any) error {
 			if bad == nil {
@@ -93,7 +95,7 @@ func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grp
 		ctx = context.WithValue(ctx, largeKey{}, &large)
 		resp, err := generated(srv, ctx, decode, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if bad != nil {
-				refusal := refuse(ctx, bad)
+				refusal := d.refuse(ctx, bad)
 				handler = func(context.Context, any) (any, error) { return nil, refusal }
 			}
 			return d.chain(ctx, req, info, handler)
@@ -124,16 +126,18 @@ func growStack(i int) byte {
 // streams is the door for streams that are not ours: those of health and reflection.
 func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := d.ask(stream.Context(), info.FullMethod)
+	line := d.line
 	if err == nil && info.FullMethod == grpc_health_v1.Health_Watch_FullMethodName {
+		line = d.health
 		conn := connection(ctx)
 		if err = d.watch(conn); err == nil {
 			defer d.unwatch(conn)
 		}
 	}
 	if err != nil {
-		return refuse(ctx, err)
+		return d.refuse(ctx, err)
 	}
-	return handler(srv, &smallStream{stream, ctx, d})
+	return handler(srv, &smallStream{stream, ctx, d, line})
 }
 
 // unknown answers calls of methods that there are not. Interceptors do not see them: peers would choose the names that
@@ -145,7 +149,7 @@ func (d *door) unknown(_ any, stream grpc.ServerStream) error {
 	if err == nil {
 		err = newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this server has no method "+method)
 	}
-	err = refuse(ctx, err)
+	err = d.refuse(ctx, err)
 	log, _ := d.calls.ServerReporter(ctx, interceptors.NewServerCallMeta(method, nil, nil))
 	log.PostCall(err, 0)
 	return err
@@ -176,20 +180,20 @@ func (d *door) ask(ctx context.Context, method string) (context.Context, error) 
 
 // receive waits for the call's turn and receives a message. The error is a status of grpc-go, which has been sent then, or
 // one for [refuse].
-func (d *door) receive(stream grpc.ServerStream, msg *message) error {
-	t, err := d.line.enter(stream.Context())
+func receive(stream grpc.ServerStream, msg *message, line *line) error {
+	t, err := line.enter(stream.Context())
 	if err != nil {
 		return err
 	}
 	if msg.place != nil && !msg.place.count(reserved) {
-		d.line.leave(t)
+		line.leave(t)
 		return job.ErrOverloaded
 	}
 	// RecvMsg cannot be stopped but by returning from the handler. Its own goroutine therefore ends after that, when the
 	// call was cut.
 	go func() {
 		err := stream.RecvMsg(msg)
-		d.line.leave(t)
+		line.leave(t)
 		t.news <- err
 	}()
 	switch err := <-t.news; {
@@ -204,12 +208,18 @@ func (d *door) receive(stream grpc.ServerStream, msg *message) error {
 	return msg.bad
 }
 
+// grpcReason is what the observer is told in place of a reason when grpc-go has ended a call.
+const grpcReason = "GRPC"
+
 // refuse is the error of a call that does not come to its handler, as the caller is told of it.
-func refuse(ctx context.Context, err error) error {
+func (d *door) refuse(ctx context.Context, err error) error {
 	if _, ok := status.FromError(err); ok && !isProblem(err) {
+		d.observer.Refused(grpcReason)
 		return &refusal{err}
 	}
-	return &refusal{fail(ctx, err, "")}
+	p := fail(ctx, err, "")
+	d.observer.Refused(reasonName(p.reason))
+	return &refusal{p}
 }
 
 func isProblem(err error) bool {
@@ -256,6 +266,7 @@ type smallStream struct {
 	grpc.ServerStream
 	ctx  context.Context
 	door *door
+	line *line
 }
 
 // Context has the caller.
@@ -264,14 +275,14 @@ func (s *smallStream) Context() context.Context { return s.ctx }
 // RecvMsg receives a message.
 func (s *smallStream) RecvMsg(m any) error {
 	msg := &message{limit: smallMessage}
-	err := s.door.receive(s.ServerStream, msg)
+	err := receive(s.ServerStream, msg, s.line)
 	if err == nil {
 		err = msg.decode(m.(proto.Message))
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
 	}
-	return refuse(s.ctx, err)
+	return s.door.refuse(s.ctx, err)
 }
 
 // bypass lets an interceptor of streams see only those that are not ours: calls are seen by the chain, and methods that

@@ -202,7 +202,7 @@ func TestObserverOfWork(t *testing.T) {
 	_, _ = w.CompleteWork(t.Context(), &joboncev1.CompleteWorkRequest{JobId: "j", LeaseToken: "t"})
 	_, _ = w.RenewLease(t.Context(), &joboncev1.RenewLeaseRequest{})
 	_ = s.invokeRaw(t, joboncev1.WorkService_CompleteWork_FullMethodName, []byte{0xff})
-	want := []string{"ClaimWork 2 ", "ClaimWork 0 INVALID_FIELD", "CompleteWork 1 ", "RenewLease 0 INVALID_FIELD"}
+	want := []string{"ClaimWork 2 ", "ClaimWork 0 INVALID_FIELD", "CompleteWork 1 ", "RenewLease 0 INVALID_FIELD", "refused INVALID_FIELD"}
 	if got := n.take(); !slices.Equal(got, want) {
 		t.Errorf("observed %q, want %q", got, want)
 	}

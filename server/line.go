@@ -23,6 +23,8 @@ type line struct {
 	// wait is how long a call may wait, and limit how long its message may take to arrive. When calls of other connections
 	// wait it is patience, or three times as long for the only one of its connection, and less when many connections wait.
 	wait, limit, patience time.Duration
+	// waited is told how long a call was in line.
+	waited func(time.Duration)
 
 	mu sync.Mutex
 	// receiving counts the calls that receive, holds those of each connection. pending are those that were not cut, the
@@ -42,7 +44,8 @@ type line struct {
 func newLine(limit time.Duration) *line {
 	return &line{
 		slots: 32, places: 2048, wait: 5 * time.Second, patience: time.Second, limit: limit,
-		holds: make(map[net.Addr]int), queues: make(map[net.Addr]*queue),
+		waited: func(time.Duration) {},
+		holds:  make(map[net.Addr]int), queues: make(map[net.Addr]*queue),
 	}
 }
 
@@ -80,6 +83,8 @@ func (l *line) enter(ctx context.Context) (*turn, error) {
 	l.lookLocked()
 	l.mu.Unlock()
 
+	joined := time.Now()
+	defer func() { l.waited(time.Since(joined)) }()
 	timer := time.NewTimer(l.wait)
 	defer timer.Stop()
 	var err error
@@ -89,7 +94,7 @@ func (l *line) enter(ctx context.Context) (*turn, error) {
 	case <-timer.C:
 		err = job.ErrOverloaded
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = gone(ctx)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,12 +249,30 @@ func (l *line) arm(d time.Duration) {
 	l.timer.Reset(d)
 }
 
+// inLine is how many calls wait.
+func (l *line) inLine() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting
+}
+
 // tooSlow is the error of a call whose message takes long to arrive: longer than any may, or as long as others wait.
 func tooSlow(expired bool) *problem {
 	if !expired {
 		return newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "the request took long to arrive, and others wait")
 	}
-	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, "the request did not arrive in time")
-	p.code, p.retry, p.unwritten = codes.DeadlineExceeded, 0, true
+	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "the request did not arrive in time")
+	p.code, p.retry = codes.DeadlineExceeded, 0
+	return p
+}
+
+// gone is the error of a call whose context ended in line. Nothing of it was read, so nothing was written.
+func gone(ctx context.Context) *problem {
+	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "the deadline passed while the call was in line")
+	// grpc-go cancels calls at their deadline, so the context's error tells the two apart by chance.
+	if deadline, ok := ctx.Deadline(); !ok || time.Now().Before(deadline) {
+		p.message, p.code, p.retry = "the call was cancelled while it was in line", codes.Canceled, 0
+	}
+	p.cause = ctx.Err()
 	return p
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -43,7 +44,9 @@ func (n *notes) take() []string {
 func (n *notes) Recorded(v job.Verdict) { n.add("recorded %d %t", v.Disposition, v.Conflict != nil) }
 func (n *notes) Failed(reason string)   { n.add("failed %s", reason) }
 
-func (n *notes) Unread(field string) { n.add("unread %s", field) }
+func (n *notes) Unread(field string)   { n.add("unread %s", field) }
+func (n *notes) Waited(time.Duration)  { n.add("waited") }
+func (n *notes) Refused(reason string) { n.add("refused %s", reason) }
 
 func (n *notes) Work(method string, jobs int, reason string) { n.add("%s %d %s", method, jobs, reason) }
 

@@ -33,6 +33,8 @@ const (
 	connWindow   = 4 << 20
 	// connectTimeout is how long a peer may take to say that it speaks HTTP/2, TLS included.
 	connectTimeout = 20 * time.Second
+	// healthPlaces is how many calls of the health service may wait to be received.
+	healthPlaces = 256
 	// maxStreams bounds what one connection can have under way, and with it the memory that one client can take: more
 	// calls wait in the client. It is far above what a client that batches needs.
 	maxStreams = 1000
@@ -74,6 +76,9 @@ type Server struct {
 // Ready is closed once the server has said SERVING for the first time: the store is ready and calls are answered.
 func (s *Server) Ready() <-chan struct{} { return s.health.ready }
 
+// InLine is how many calls wait for their request to be received.
+func (s *Server) InLine() int { return s.door.line.inLine() }
+
 // New makes a server over the store. It starts nothing. The error names the field of the configuration at fault.
 func New(cfg Config, jobs Jobs) (*Server, error) {
 	cfg, err := cfg.withDefaults()
@@ -85,8 +90,10 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	links := chain(cfg, calls, answers)
 	door := &door{
 		room: &room{maxCalls: int64(cfg.MaxCalls), maxBytes: cfg.MaxCallBytes}, line: newLine(cfg.ReceiveTimeout),
-		chain: joinUnary(links), calls: calls, watches: make(map[net.Addr]int),
+		health: newLine(cfg.ReceiveTimeout), chain: joinUnary(links), calls: calls, observer: cfg.Observer, watches: make(map[net.Addr]int),
 	}
+	door.line.waited = cfg.Observer.Waited
+	door.health.places = healthPlaces
 	opts := []grpc.ServerOption{
 		// The encoding is the same, whatever a call says that it is.
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protocodec.Name)}),

@@ -60,11 +60,12 @@ func (o *ops) observe(batches *batch.Config, calls *server.Config) {
 }
 
 // run serves until ctx ends. The service counts as ready until serving ends, as long as its store is.
-func (o *ops) run(ctx, serving context.Context, jobs *batch.Store, store *openStore, logger *slog.Logger) error {
+func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.Store, store *openStore, logger *slog.Logger) error {
 	if o == nil {
 		return nil
 	}
 	o.metrics.WatchQueue(jobs.Queued, jobs.QueuedChanges)
+	o.metrics.WatchLine(srv.InLine)
 	o.metrics.WatchReady(jobs.Check)
 	if store.clockOffset != nil {
 		o.metrics.WatchClock(store.clockOffset)

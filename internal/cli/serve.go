@@ -146,7 +146,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		defer stopOps()
 		return srv.Run(serving, lis)
 	})
-	group.Go(func() error { return ops.run(opsCtx, serving, jobs, store, logger) })
+	group.Go(func() error { return ops.run(opsCtx, serving, srv, jobs, store, logger) })
 	group.Go(func() error {
 		select {
 		case <-serving.Done():

@@ -32,6 +32,8 @@ type Metrics struct {
 	workJobs      *prometheus.CounterVec
 	workFailures  *prometheus.CounterVec
 	died          prometheus.Counter
+	refused       *prometheus.CounterVec
+	lineWait      prometheus.Histogram
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
 }
@@ -64,6 +66,13 @@ func NewMetrics(b Build) *Metrics {
 		}, []string{"reason"}),
 		died: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "jobonce_dead_jobs_total", Help: "Jobs whose work was given up, or whose attempts were used up.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_refused_calls_total", Help: "Calls that did not come to their handler, by the reason.",
+		}, []string{"reason"}),
+		lineWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "jobonce_line_wait_seconds", Help: "Time that calls were in line before their request was received.",
+			Buckets: durationBuckets,
 		}),
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "jobonce_batch_size", Help: "Deliveries per write to the store.",
@@ -98,15 +107,17 @@ func NewMetrics(b Build) *Metrics {
 		if n != 0 {
 			m.failures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
 			m.workFailures.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
+			m.refused.WithLabelValues(strings.TrimPrefix(name, "ERROR_REASON_"))
 		}
 	}
+	m.refused.WithLabelValues("GRPC")
 	for _, method := range joboncev1.WorkService_ServiceDesc.Methods {
 		m.workJobs.WithLabelValues(method.MethodName)
 	}
 	for _, field := range []string{"event", "status"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.batchSize, m.batchDuration, build,
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -149,6 +160,12 @@ func (m *Metrics) Work(method string, jobs int, reason string) {
 	m.workJobs.WithLabelValues(method).Add(float64(jobs))
 }
 
+// Refused counts a call that did not come to its handler, by the reason without its prefix.
+func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc() }
+
+// Waited counts a call that was in line before its request was received.
+func (m *Metrics) Waited(took time.Duration) { m.lineWait.Observe(took.Seconds()) }
+
 // Died counts a job whose work was given up.
 func (m *Metrics) Died() { m.died.Inc() }
 
@@ -170,6 +187,12 @@ func (m *Metrics) WatchQueue(queued func() (deliveries, bytes int64), changes fu
 	})
 	m.gauge("jobonce_queue_lease_changes", "Renewals, completions and releases that wait or are being written.",
 		func() float64 { return float64(changes()) })
+}
+
+// WatchLine shows how many calls wait for their request to be received. It may be called once.
+func (m *Metrics) WatchLine(waiting func() int) {
+	m.gauge("jobonce_line_calls", "Calls in line that wait for their request to be received.",
+		func() float64 { return float64(waiting()) })
 }
 
 // WatchReady shows whether the store is ready: whether check, asked with every scrape, returns nil in time. It may be

@@ -32,6 +32,7 @@ func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	t.Helper()
 	m := NewMetrics(Build{"v1.2.3", "abc", "go1.26"})
 	m.WatchQueue(func() (int64, int64) { return 3, 4096 }, func() int64 { return 5 })
+	m.WatchLine(func() int { return 3 })
 	m.WatchUnclaimable(func() int64 { return 3 })
 	m.WatchClock(func() time.Duration { return -1500 * time.Millisecond })
 	m.WatchReady(check)
