@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -40,7 +41,7 @@ func (s *Store) markLog() {
 		err = s.markNow()
 	}
 	if err != nil {
-		s.log.Warn("embedded store: the write-ahead log could not be marked", "file", s.path, "error", err)
+		s.note(slog.LevelWarn, "embedded store: the write-ahead log could not be marked", "file", s.path, "error", err)
 	}
 }
 

@@ -95,6 +95,7 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	}
 	s := &Store{now: opts.Now, clock: own, maxAttempts: opts.MaxAttempts, watch: opts.Watch, log: opts.Logger, lock: lock,
 		path: File(dir), leftAlone: make(map[string]bool), down: make(chan struct{})}
+	defer s.tell()
 	if err := s.open(ctx, opts.pragmas); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", s.path, err), s.release())
 	}

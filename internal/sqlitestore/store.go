@@ -28,6 +28,9 @@ type Store struct {
 	// changes are those of work in the transaction under way.
 	changes []change
 	log     *slog.Logger
+	// notes are lines for the log, which [Store.tell] writes.
+	notesMu sync.Mutex
+	notes   []func()
 	path    string
 	lock    *flock.Flock
 
@@ -156,6 +159,7 @@ func (s *Store) Get(ctx context.Context, jobID string, withBody bool) (r job.Rec
 	if err := s.usable(); err != nil {
 		return job.Record{}, err
 	}
+	defer s.tell()
 	err = s.twice(func() error {
 		r, err = s.get(ctx, jobID, withBody)
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -15,8 +16,10 @@ import (
 // update runs f in a transaction. When it fails as a whole the error says what became of it; an error of the domain that f
 // returns takes the transaction back and comes out as it is.
 func (s *Store) update(ctx context.Context, f func(now time.Time) error) error {
+	// Without the lock: whoever hears of it may take long, as a log that nobody reads does.
+	defer s.tell()
 	changes, err := s.updateAlone(ctx, f)
-	for _, c := range changes { // without the lock: whoever hears of it may take long, as a log that nobody reads does
+	for _, c := range changes {
 		s.watch.Tell(c.jobID, &c.before, &c.after)
 	}
 	return err
@@ -100,7 +103,7 @@ func (s *Store) run(f func() error) error {
 // failed says of an error after which nothing is written what the caller is to know: an outage passes, anything else is a
 // fault of ours, or of the file.
 func (s *Store) failed(what string, err error) error {
-	s.log.Error("embedded store: a transaction failed and was taken back", "file", s.path, "at", what, "error", err)
+	s.note(slog.LevelError, "embedded store: a transaction failed and was taken back", "file", s.path, "at", what, "error", err)
 	switch {
 	case damage(err):
 		return fmt.Errorf("%w: %w, or cannot be read; check it, and restore a backup: %v", job.ErrUnavailable, ErrDamaged, err)
@@ -140,10 +143,28 @@ func (s *Store) commitFailed(err error) error {
 	return fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, err)
 }
 
+// note keeps a line for the log until [Store.tell] writes it: its caller may hold the lock.
+func (s *Store) note(level slog.Level, msg string, args ...any) {
+	s.notesMu.Lock()
+	defer s.notesMu.Unlock()
+	s.notes = append(s.notes, func() { s.log.Log(context.Background(), level, msg, args...) })
+}
+
+// tell writes what was noted. It must be called without the lock.
+func (s *Store) tell() {
+	s.notesMu.Lock()
+	notes := s.notes
+	s.notes = nil
+	s.notesMu.Unlock()
+	for _, write := range notes {
+		write()
+	}
+}
+
 // breakDown takes the store out of service, for the first reason that there is.
 func (s *Store) breakDown(err error) {
 	if s.broken.CompareAndSwap(nil, &err) {
-		s.log.Error("embedded store: out of service until the process is restarted", "file", s.path, "error", err)
+		s.note(slog.LevelError, "embedded store: out of service until the process is restarted", "file", s.path, "error", err)
 		if !errors.Is(err, errGone) {
 			close(s.down)
 		}

@@ -36,6 +36,7 @@ func (s *Store) upkeep(ctx context.Context) {
 
 // tend is the n-th turn of the upkeep. What fails is logged, and tried again the next time.
 func (s *Store) tend(ctx context.Context, n int) {
+	defer s.tell()
 	if err := s.inPlace(); err != nil {
 		s.breakDown(err)
 	}
@@ -53,7 +54,7 @@ func (s *Store) tend(ctx context.Context, n int) {
 func (s *Store) countUnclaimable(ctx context.Context) {
 	var n int64
 	if err := s.readerDB.QueryRowContext(ctx, unclaimableQuery, s.now().UnixMilli(), maxUnclaimable).Scan(&n); err != nil {
-		_ = s.failed("read", err) // which logs it
+		_ = s.failed("read", err) // which is logged
 		return
 	}
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -216,5 +217,5 @@ func (s *Store) leaveAlone(jobID string, err error) {
 		return
 	}
 	s.leftAlone[jobID] = true
-	s.log.Error("embedded store: a job cannot be used, and is never claimed", "file", s.path, "error", err)
+	s.note(slog.LevelError, "embedded store: a job cannot be used, and is never claimed", "file", s.path, "error", err)
 }
