@@ -109,13 +109,20 @@ func TestOwnResolver(t *testing.T) {
 	_ = c.Close()
 }
 
-func TestPlaintextOfLists(t *testing.T) {
-	// In plaintext only when all of it is of this machine.
-	for target, fine := range map[string]bool{
-		"127.0.0.1:1,[::1]:2": true, ":50051": true, "LOCALHOST:1": true, "127.0.0.1:1,example.com:2": false,
+// TestIsLoopback: of a list, all must be. A token goes there in plaintext, and nowhere else.
+func TestIsLoopback(t *testing.T) {
+	for target, is := range map[string]bool{
+		"127.0.0.1:50051": true, "127.9.9.9:1": true, "[::1]:50051": true, "LOCALHOST:50051": true, "localhost": true, ":50051": true,
+		"unix:/run/jobonce.sock": true, "unix-abstract:jobonce": true, "dns:///localhost:50051": true, "passthrough:127.0.0.1:1": true,
+		"dns://example.com/localhost:1": true, "127.0.0.1:1,[::1]:2": true, "localhost:1, :2": true,
+		"10.0.0.1:50051": false, "example.com:50051": false, "localhost.example.com:50051": false, "0.0.0.0:50051": false, "": false,
+		"dns:///example.com:50051": false, "127.0.0.1:1,example.com:2": false,
 	} {
+		if got := client.IsLoopback(target); got != is {
+			t.Errorf("%q: %v", target, got)
+		}
 		c, err := client.New(target, client.WithInsecure(), client.WithToken("t"))
-		if (err == nil) != fine {
+		if (err == nil) != is {
 			t.Errorf("a token in plaintext to %s: %v", target, err)
 		}
 		if err == nil {

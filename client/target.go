@@ -68,6 +68,9 @@ func parseList(text string) (target, error) {
 		if err := checkAddress(addr); err != nil {
 			return target{}, fmt.Errorf("the target is a list, and %q in it %w", addr, err)
 		}
+		if strings.HasPrefix(addr, ":") {
+			addr = "localhost" + addr // It is the name in the certificate, too.
+		}
 		t.addresses[i] = addr
 	}
 	return t, nil
@@ -95,6 +98,13 @@ func checkAddress(addr string) error {
 func isIP(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil
+}
+
+// IsLoopback tells whether target, as [New] takes it, can only be of this machine: a loopback address, "localhost", no host, or a
+// Unix socket. Calls to it are in plaintext unless an option says otherwise. It is false in doubt, and for what is no target.
+func IsLoopback(target string) bool {
+	t, err := parseTarget(target, false)
+	return err == nil && t.loopback()
 }
 
 // list says whether the target is several addresses.

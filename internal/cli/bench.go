@@ -63,7 +63,7 @@ It fails when nothing was answered, and when the service did not answer exactly 
 			if err != nil {
 				return err
 			}
-			if !f.yes && !onThisMachine(conn.server) {
+			if !f.yes && !client.IsLoopback(conn.server) {
 				return usagef("this would write real records to %s, which is not on this machine; confirm it with --yes", conn.server)
 			}
 			return f.run(cmd.Context(), conn, w, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -122,7 +122,7 @@ func (f *benchFlags) run(ctx context.Context, conn *connection, w load.Workload,
 	if !f.batching {
 		opts = append(opts, client.WithoutBatching())
 	}
-	c, err := client.New(target(conn.server), opts...)
+	c, err := client.New(conn.server, opts...)
 	if err != nil {
 		return &usageError{err}
 	}

@@ -99,20 +99,6 @@ func TestBenchCountsErrors(t *testing.T) {
 	}
 }
 
-func TestOnThisMachine(t *testing.T) {
-	for server, want := range map[string]bool{
-		"127.0.0.1:50051": true, "127.9.9.9:1": true, "[::1]:50051": true, "localhost:50051": true, "localhost": true,
-		"unix:/run/jobonce.sock": true, "unix-abstract:jobonce": true,
-		"10.0.0.1:50051": false, "example.com:50051": false, "localhost.example.com:50051": false, "0.0.0.0:50051": false, "": false,
-		"dns:///localhost:50051": true, "dns:///example.com:50051": false, "passthrough:127.0.0.1:1": true, ":50051": true,
-		"localhost:1, 127.0.0.1:2": true, "localhost:1,example.com:1": false, "dns://example.com/localhost:1": true,
-	} {
-		if got := onThisMachine(server); got != want {
-			t.Errorf("onThisMachine(%q) = %v", server, got)
-		}
-	}
-}
-
 func TestBenchProgress(t *testing.T) {
 	for _, tc := range []struct {
 		w    load.Workload

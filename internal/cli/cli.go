@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"io"
 
@@ -29,8 +30,19 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	help := root.HelpFunc()
+	var unknown error
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		// Cobra looks for --help before it looks at what may be a command.
+		if cmd.HasSubCommands() {
+			unknown = noCommand(cmd, cmd.Flags().Args())
+		}
+		if unknown == nil {
+			help(cmd, args)
+		}
+	})
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil {
+	if err = cmp.Or(err, unknown); err != nil {
 		reportFailure(stderr, cmd, args, err)
 	}
 	return exitCode(err), err
@@ -61,7 +73,6 @@ tokens, events and bodies.
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpTemplate(root.HelpTemplate() + "{{if .HasParent}}\nFor what the exit codes mean: jobonce --help\n{{end}}")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -102,6 +113,7 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return usagef("unknown command %q, did you mean %q?", args[0], near[0])
 	}

@@ -6,8 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -63,52 +61,18 @@ func (c *connection) change(ctx context.Context, unsure string, do func(context.
 	return c.do(ctx, unsure, do)
 }
 
-// onThisMachine tells whether the service can only be here, as the client judges it. In doubt it is not.
-func onThisMachine(server string) bool {
-	if strings.HasPrefix(server, unixPrefix) || strings.HasPrefix(server, "unix-abstract:") {
-		return true
-	}
-	for address := range strings.SplitSeq(target(server), ",") {
-		for _, scheme := range []string{"dns:", "passthrough:"} {
-			if rest, ok := strings.CutPrefix(address, scheme); ok {
-				address = rest[strings.LastIndexByte(rest, '/')+1:]
-			}
-		}
-		host, _, err := net.SplitHostPort(strings.TrimSpace(address))
-		if err != nil {
-			host = address
-		}
-		ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
-		if !strings.EqualFold(host, "localhost") && (err != nil || !ip.IsLoopback()) {
-			return false
-		}
-	}
-	return true
-}
-
 func (c *connection) do(ctx context.Context, unsure string, do func(context.Context, *client.Client) error) error {
 	opts, err := c.options()
 	if err != nil {
 		return err
 	}
-	cl, err := client.New(target(c.server), opts...)
+	cl, err := client.New(c.server, opts...)
 	if err != nil {
 		return &usageError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	return errors.Join(c.explain(do(ctx, cl), unsure), cl.Close())
-}
-
-// target is the server as the client wants it: without a host it is this machine.
-func target(server string) string {
-	addresses := strings.Split(server, ",")
-	for i, a := range addresses {
-		if a = strings.TrimSpace(a); strings.HasPrefix(a, ":") && strings.Count(a, ":") == 1 {
-			addresses[i] = "localhost" + a
-		}
-	}
-	return strings.Join(addresses, ",")
 }
 
 func (c *connection) options() ([]client.Option, error) {
@@ -124,13 +88,13 @@ func (c *connection) options() ([]client.Option, error) {
 		return nil, usagef("--cert and --key go together")
 	case c.withTLS() && c.keys.Changed("tls") && !c.tls:
 		return nil, usagef("--tls=false excludes --ca-cert, --cert and --key")
-	case c.withTLS() || c.tls || !c.keys.Changed("tls") && !onThisMachine(c.server):
+	case c.withTLS() || c.tls:
 		cfg, err := c.tlsConfig()
 		if err != nil {
 			return nil, err
 		}
 		opts = append(opts, client.WithTLS(cfg))
-	default:
+	case c.keys.Changed("tls"):
 		opts = append(opts, client.WithInsecure())
 	}
 	if c.tokenFile != "" {
@@ -203,7 +167,7 @@ func (c *connection) securityHint() string {
 	switch {
 	case c.keys.Changed("tls") || c.withTLS():
 		return ", and are --server and --tls right?"
-	case onThisMachine(c.server):
+	case client.IsLoopback(c.server):
 		return "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls"
 	default:
 		return "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false"

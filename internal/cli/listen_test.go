@@ -57,17 +57,6 @@ func TestShownAddressCanBeCalled(t *testing.T) {
 	}
 }
 
-func TestTarget(t *testing.T) {
-	for server, want := range map[string]string{
-		":50051": "localhost:50051", ":1,:2": "localhost:1,localhost:2", ":1, h:2": "localhost:1, h:2", "h:1": "h:1", "::1": "::1",
-		"[::1]:1": "[::1]:1", "unix:a,b": "unix:a,b", "dns:///h:1": "dns:///h:1", ":": "localhost:",
-	} {
-		if got := target(server); got != want {
-			t.Errorf("%q is %q, want %q", server, got, want)
-		}
-	}
-}
-
 // listenTwice has many listen on one path at a time, and wants exactly one to succeed.
 func listenTwice(t *testing.T, path string) {
 	t.Helper()

@@ -20,6 +20,8 @@ func TestWrongUsage(t *testing.T) {
 		{"nonsense", `unknown command "nonsense"; see 'jobonce --help'`},
 		{"recrod --job-id x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
 		{"recrod -x json --payload x", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
+		{"recrod --help", `unknown command "recrod", did you mean "record"?; see 'jobonce --help'`},
+		{"work renwe -h", `unknown command "renwe", did you mean "renew"?; see 'jobonce work --help'`},
 		{"nonsense --server=x", `unknown command "nonsense"; see 'jobonce --help'`},
 		{"help nonsense", `unknown command "nonsense"; see 'jobonce help --help'`},
 		{"--nonsense", `unknown flag: --nonsense; see 'jobonce --help'`},
