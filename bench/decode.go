@@ -52,7 +52,7 @@ func fasterDecoder(body string) (decoder, string, error) {
 // decodeRaw writes BSON in one pass over the text.
 func decodeRaw(body string) (event, error) {
 	w := rawWriter{b: make([]byte, 0, len(body)+len(body)/4)}
-	if err := payload.Walk(body, "payload", 99, &w); err != nil {
+	if _, err := payload.Walk(body, "payload", 99, &w); err != nil {
 		return event{}, err
 	}
 	// The walk writes an element, which a document of its own must not be: its type and key come before it.

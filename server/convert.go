@@ -74,7 +74,7 @@ func toJob(r *job.Record) *joboncev1.Job {
 		Source:             clip(r.Source, job.MaxSourceBytes),
 		PayloadDroppedTime: toTime(r.BodyDropped), FirstSeenTime: toTime(r.FirstSeen), LastSeenTime: toTime(r.LastSeen),
 		Deliveries: r.Deliveries, Conflicts: r.Conflicts, LastConflict: toConflict(r, r.LastConflict),
-		Work: toWork(&r.Work),
+		Work: toWork(&r.Work), PayloadEdited: r.BodyEdited,
 	}
 	switch r.Body.Kind {
 	case job.BodyText:

@@ -37,6 +37,7 @@ func TestFlagDefaults(t *testing.T) {
 		{serve, "mongodb-database", mongostore.Options{}.Database},
 		{serve, "mongodb-collection", mongostore.DefaultCollection},
 		{serve, "payload-document", strconv.FormatBool(!mongostore.Options{}.TextOnly)},
+		{serve, "payload-once", strconv.FormatBool(!mongostore.Options{}.TextToo)},
 		{serve, "allow-weak-write-concern", strconv.FormatBool(mongostore.Options{}.AllowWeakWriteConcern)},
 		{serve, "max-attempts", strconv.Itoa(job.DefaultMaxAttempts)},
 		{serve, "ops-listen", ""},

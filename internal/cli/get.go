@@ -111,6 +111,9 @@ func jobText(job *joboncev1.Job) string {
 		line("last_conflict", pairs.String())
 	}
 	optional("payload_dropped", timestamp(job.GetPayloadDroppedTime()))
+	if job.GetPayloadEdited() {
+		line("payload_edited", "true: it is not the one that was received")
+	}
 	data, ok := body(job)
 	if !ok {
 		return b.String()

@@ -127,7 +127,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestPayloadDocumentFlag looks at what the flag makes of the stored document.
+// TestPayloadDocumentFlag looks at what the flags make of the stored document.
 func TestPayloadDocumentFlag(t *testing.T) {
 	uri := testenv.MongoURI(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -135,9 +135,12 @@ func TestPayloadDocumentFlag(t *testing.T) {
 	db, err := mongo.Connect(options.Client().ApplyURI(uri))
 	testenv.Must(t, err)
 	defer func() { testenv.OK(t, db.Disconnect(ctx)) }()
-	for _, with := range []bool{true, false} {
+	for _, c := range []struct{ document, once, text, form bool }{
+		{document: true, once: true, form: true}, {document: true, text: true}, {once: true, text: true}, {text: true},
+	} {
 		cfg := testServeConfig(t)
-		cfg.store.mongo, cfg.store.uri, cfg.store.database, cfg.store.payloadDocument = true, uri, testenv.Database(t), with
+		cfg.store.mongo, cfg.store.uri, cfg.store.database = true, uri, testenv.Database(t)
+		cfg.store.payloadDocument, cfg.store.payloadOnce = c.document, c.once
 		h := serveHere(t, cfg)
 		if _, err := h.stdout.ReadString('\n'); err != nil {
 			t.Fatal(err)
@@ -148,11 +151,10 @@ func TestPayloadDocumentFlag(t *testing.T) {
 		h.stop()
 		stored, err := db.Database(cfg.store.database).Collection("sume_jobs").FindOne(ctx, bson.D{{Key: "job_id", Value: "j"}}).Raw()
 		testenv.Must(t, err)
-		if _, err := stored.LookupErr("payload"); (err == nil) != with {
-			t.Errorf("with --payload-document=%t the document is %s", with, stored)
-		}
-		if text, ok := stored.Lookup("payload_text").StringValueOK(); !ok || text != `{"n":1}` {
-			t.Errorf("with --payload-document=%t the text is %q", with, text)
+		for field, want := range map[string]bool{"payload": c.document, "payload_text": c.text, "payload_form": c.form} {
+			if _, err := stored.LookupErr(field); (err == nil) != want {
+				t.Errorf("with --payload-document=%t --payload-once=%t the document is %s", c.document, c.once, stored)
+			}
 		}
 	}
 }

@@ -39,6 +39,7 @@ type storeConfig struct {
 	database        string
 	collection      string
 	payloadDocument bool
+	payloadOnce     bool
 	allowWeak       bool
 	maxAttempts     config.IntRange
 	maxClockSkew    time.Duration
@@ -65,6 +66,7 @@ func (c *storeConfig) declareMongoDB(keys *pflag.FlagSet) {
 	keys.StringVar(&c.database, "mongodb-database", "", "`name` of the database; if it is not given, the one in the URI's path, or "+mongostore.DefaultDatabase)
 	keys.StringVar(&c.collection, "mongodb-collection", mongostore.DefaultCollection, "`name` of the collection")
 	keys.BoolVar(&c.payloadDocument, "payload-document", true, "keep JSON payloads as documents too, so that MongoDB can query them")
+	keys.BoolVar(&c.payloadOnce, "payload-once", true, "keep no text of a JSON payload that its document gives back byte for byte")
 	keys.BoolVar(&c.allowWeak, "allow-weak-write-concern", false, "take a MongoDB URI with a write concern below a journaled majority, which can\n"+
 		"lose answered deliveries in a failover")
 }
@@ -78,7 +80,7 @@ func (c *storeConfig) choose(flags *pflag.FlagSet) error {
 	if flag != "" && flag != "data-dir" {
 		return c.readURI(flag, from)
 	}
-	for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document", "allow-weak-write-concern", "max-clock-skew"} {
+	for _, name := range []string{"mongodb-database", "mongodb-collection", "payload-document", "payload-once", "allow-weak-write-concern", "max-clock-skew"} {
 		if flags.Lookup(name) == nil { // not every command has them all
 			continue
 		}
@@ -212,7 +214,7 @@ func describeEmbedded(ctx context.Context, store *sqlitestore.Store, dir string)
 func (c *storeConfig) openMongoDB(watch job.Watch, logger *slog.Logger) (*mongostore.Store, error) {
 	store, err := mongostore.Open(mongostore.Options{
 		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value, MaxClockSkew: c.maxClockSkew, Watch: watch,
-		TextOnly: !c.payloadDocument, AllowWeakWriteConcern: c.allowWeak, Logger: logger,
+		TextOnly: !c.payloadDocument, TextToo: !c.payloadOnce, AllowWeakWriteConcern: c.allowWeak, Logger: logger,
 	})
 	if err != nil {
 		return nil, &usageError{err}

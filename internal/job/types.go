@@ -73,6 +73,8 @@ type Record struct {
 	Status string
 	// Body is filled in only where the payload was asked for.
 	Body Body
+	// BodyEdited: Body is not the one that was received, since somebody has changed what is stored.
+	BodyEdited bool
 	// BodyDropped is when retention dropped the body; zero when it did not.
 	BodyDropped time.Time
 	// Fingerprint is the SHA-256 of the first delivery's body; empty when that had none or was empty, and for records

@@ -9,15 +9,15 @@ import (
 const MinBodyBytes = 160
 
 // Body makes the bodies of one run, such as a provider of long-running jobs sends them: JSON with the job's id, event and
-// status, addresses, some nesting, numbers, and text with escapes and beyond ASCII.
+// status, addresses, some nesting, numbers, and text with escapes and beyond ASCII, as JavaScript or Ruby write it.
 type Body struct{ rest string }
 
 const (
 	bodyStart = `{"job_id":"`
 	bodyField = `","event":"job.completed","status":"OK"`
 	bodyMeta  = `,"created_at":"2026-02-11T09:41:07.512Z","attempt":1,"livemode":true,"parent":null,` +
-		`"account":{"id":"acct_1032D82eZvKYlo2C","name":"M\u00fcller & S\u00f6hne","city":"Köln"},` +
-		`"urls":{"self":"https://api.example.com/v1/jobs/latest","log":"https:\/\/api.example.com\/log"},` +
+		`"account":{"id":"acct_1032D82eZvKYlo2C","name":"Müller & Söhne","city":"Köln"},` +
+		`"urls":{"self":"https://api.example.com/v1/jobs/latest","log":"https://api.example.com/log"},` +
 		`"note":"first line\nsecond line, said \"done\"","tags":["video","eu-west-1","priority"]`
 	fillStart, fillEnd = `,"trace":"`, `"}`
 )
@@ -46,7 +46,7 @@ func NewBody(run string, size int) Body {
 func segments(size int) string {
 	var b strings.Builder
 	for i := 0; ; i++ {
-		item := fmt.Sprintf(`{"index":%d,"name":"segment-%04d.mp4","bytes":%d,"seconds":%d.%03d,"ratio":0.%05d,"ok":true,`+
+		item := fmt.Sprintf(`{"index":%d,"name":"segment-%04d.mp4","bytes":%d,"seconds":%d.%03d5,"ratio":0.%05d1,"ok":true,`+
 			`"sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`,
 			i, i, 1048576+i*7919, 12+i, i%1000, 33333+i)
 		before := `,"results":[`

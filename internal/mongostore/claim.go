@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/payload"
 )
 
 const (
@@ -166,7 +167,7 @@ type candidate struct {
 	place int
 }
 
-// bodySize is how large the body is; of somebody else's record, about.
+// bodySize is how large the body is; where a document stands for it, about: see [sizeSlack].
 var bodySize = bson.D{{Key: "$switch", Value: bson.D{
 	{Key: "branches", Value: bson.A{
 		bson.D{{Key: "case", Value: isOfType(fieldPayloadText, "string")}, {Key: "then", Value: bson.D{{Key: "$strLenBytes", Value: "$" + fieldPayloadText}}}},
@@ -216,12 +217,9 @@ func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 // changed at the same time, for example. What this call got and the answer has no room for is given back.
 func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	var held []stored
-	f := c.each(ctx, heldBy(c.req.RequestID, c.now()), options.Find().SetProjection(withoutDocument).
+	f := c.each(ctx, heldBy(c.req.RequestID, c.now()), options.Find().
 		SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
 		r, err := decode(doc, true)
-		if err == nil && r.Body.Kind == job.BodyNone && r.RequestID == "" {
-			r.Body, err = c.foreignBody(ctx, r.JobID)
-		}
 		if err != nil {
 			c.log.Error("claimed work cannot be read; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))
 			return true
@@ -270,12 +268,6 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	return out, nil
 }
 
-// foreignBody reads the payload of a record that somebody else wrote: its document is all there is.
-func (s *Store) foreignBody(ctx context.Context, jobID string) (job.Body, error) {
-	r, f := s.read(ctx, jobID, true)
-	return r.Body, f.orNil()
-}
-
 // each calls f with the documents that a query finds, until that returns false.
 func (s *Store) each(ctx context.Context, query bson.D, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
 	tracked, sent := track(ctx)
@@ -320,7 +312,7 @@ func dueBy(now time.Time) bson.D {
 	return bson.D{{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: now}}}}
 }
 
-// claimable matches work in a state that can be claimed, of a job with an id that can be answered.
+// claimable matches work in a state that can be claimed, of a job with an id that can be answered, and a body that can be read.
 func claimable(lapsed time.Time) bson.D {
 	return bson.D{
 		{Key: "$or", Value: bson.A{
@@ -328,5 +320,6 @@ func claimable(lapsed time.Time) bson.D {
 			bson.D{{Key: inWork(workState), Value: job.StateLeased.String()}, {Key: inWork(workDue), Value: bson.D{{Key: "$lte", Value: lapsed}}}},
 		}},
 		{Key: fieldJobID, Value: bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}},
+		{Key: fieldPayloadForm, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$gt", Value: int32(payload.MaxForm)}}}}},
 	}
 }

@@ -41,7 +41,7 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 	defer endSession()
 	pending := make([]copying, len(records))
 	for i := range records {
-		pending[i] = copying{record: &records[i], embed: !s.opts.TextOnly}
+		pending[i] = copying{record: &records[i], embed: s.embedding()}
 	}
 	slices.SortFunc(pending, func(a, b copying) int { return cmp.Compare(a.record.JobID, b.record.JobID) })
 	for t := s.newTries(ctx); len(pending) > 0; {
@@ -90,11 +90,11 @@ func (e interruptedError) Unwrap() error { return e.cause }
 
 // copying is a record on its way.
 type copying struct {
-	record *job.Record
-	// embed is set while the body may be stored as a document too, embedded when it was in the latest try.
-	embed, embedded bool
-	update          bson.Raw
-	looked          bool // a hint of it was refused, and the unique index was found good
+	record   *job.Record
+	embed    embedding
+	embedded bool // in the latest try
+	update   bson.Raw
+	looked   bool // a hint of it was refused, and the unique index was found good
 	// why is why it is to be tried again.
 	why error
 }
@@ -134,7 +134,7 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 			c.looked, c.why = true, e
 			again = append(again, c)
 		case bad && c.embedded && aboutDocument(e.Code):
-			c.embed, c.why = false, e
+			c.embed, c.why = textAlone, e
 			again = append(again, c)
 		case bad && (&failure{itemFate(e), e}).hopeless():
 			return nil, fmt.Errorf("job %q: the database refuses it: %w", c.record.JobID, e)
@@ -196,8 +196,8 @@ func sameRecord(a, b job.Record) bool {
 	return a == b
 }
 
-// copyOf writes the upsert that makes a record as it is, and tells whether the body is in it as a document too.
-func copyOf(r *job.Record, embed bool) (update bson.Raw, embedded bool) {
+// copyOf writes the upsert that makes a record as it is, and tells whether the body is in it as a document.
+func copyOf(r *job.Record, embed embedding) (update bson.Raw, embedded bool) {
 	top, b := bsoncore.AppendDocumentStart(make([]byte, 0, 1024+len(r.Body.Data)*5/2))
 	insert, b := bsoncore.AppendDocumentElementStart(b, "$setOnInsert")
 	b, embedded = appendRecord(b, r, embed)

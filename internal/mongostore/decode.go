@@ -1,6 +1,8 @@
 package mongostore
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math"
 	"math/big"
@@ -11,13 +13,24 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/payload"
 )
 
 // stored is a record and its work as it stands in the document.
 type stored struct {
 	job.Record
 	work bson.Raw
+	// form is how the payload document gives the body back; noForm where it need not.
+	form payload.Form
 }
+
+const (
+	noForm      payload.Form = -1
+	unknownForm payload.Form = -2
+)
+
+// errForm: a newer version wrote the body in a way that this one does not know.
+var errForm = errors.New("its payload_form is none that this version knows")
 
 // unchanged matches the document for as long as nobody has changed its work: by the values as they were read, whatever
 // their types, so that what was found can always be taken.
@@ -36,7 +49,7 @@ func (r *stored) unchanged() bson.D {
 // decode reads a document. Others write to the collection too, so a field of an unexpected type counts as absent, except
 // that the counter may be any number. The error is about a payload that cannot be rendered.
 func decode(doc bson.Raw, withBody bool) (stored, error) {
-	r := stored{Record: job.Record{Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}}}
+	r := stored{Record: job.Record{Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}}, form: noForm}
 	elements, err := doc.Elements()
 	if err != nil {
 		return r, fmt.Errorf("malformed document: %w", err)
@@ -78,6 +91,8 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 			r.BodyDropped = timeOf(v)
 		case fieldPayload:
 			embedded = v
+		case fieldPayloadForm:
+			r.form = formIn(v)
 		case fieldPayloadText:
 			if s := textOf(v); s != "" || v.Type == bson.TypeString {
 				r.Body = job.Body{Kind: job.BodyText, Data: s}
@@ -88,17 +103,50 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 			}
 		}
 	}
+	if r.Work.RequestID != "" && r.work.Lookup(workFingerprint).Type == 0 {
+		r.Work.RequestFingerprint = r.Fingerprint
+	}
 	if !withBody {
 		r.Body = job.Body{}
 		return r, nil
 	}
-	if r.Body.Kind == job.BodyNone && len(embedded.Value) > 0 {
-		// Somebody else's record: its payload is all there is.
-		if r.Body, err = render(embedded); err != nil {
-			return r, err
+	if r.Body.Kind == job.BodyNone {
+		r.Body, r.BodyEdited, err = r.bodyOf(embedded)
+	}
+	return r, err
+}
+
+// formIn is the form that a document names.
+func formIn(v bson.RawValue) payload.Form {
+	switch v.Type {
+	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble:
+		f, isDouble := v.DoubleOK()
+		if n := intOf(v); (!isDouble || f == float64(n)) && 0 <= n && n <= int64(payload.MaxForm) {
+			return payload.Form(n)
 		}
 	}
-	return r, nil
+	return unknownForm
+}
+
+// bodyOf is the body that a payload document gives back. What is not ours is rendered as it stands, and so is what was ours
+// and has been edited.
+func (r *stored) bodyOf(embedded bson.RawValue) (b job.Body, edited bool, err error) {
+	switch {
+	case r.form == unknownForm:
+		return b, false, errForm
+	case len(embedded.Value) == 0:
+		return b, r.form != noForm && r.BodyDropped.IsZero(), nil
+	case r.form != noForm && embedded.Type == bson.TypeEmbeddedDocument:
+		// Drivers of other languages make doubles of whole numbers when they write a document back.
+		for _, integers := range []bool{false, true} {
+			text, ok := payload.Render(make([]byte, 0, len(embedded.Value)), embedded.Value, r.form, integers, job.MaxBodyBytes)
+			if sum := sha256.Sum256(text); ok && string(sum[:]) == r.Fingerprint {
+				return job.Body{Kind: job.BodyText, Data: string(text)}, false, nil
+			}
+		}
+	}
+	b, err = render(embedded)
+	return b, r.form != noForm, err
 }
 
 // decodeWork reads a work subdocument. One that cannot be read is in a state that is not known: it starts no work.

@@ -16,7 +16,7 @@ func TestDocsAreComplete(t *testing.T) {
 	for _, index := range workIndexes() {
 		rows = append(rows, "| `"+nameIn(index)+"` |")
 	}
-	for _, field := range []string{fieldJobID, fieldEvent, fieldStatus, fieldPayload, fieldFirstSeen, fieldDeliveries, fieldPayloadText,
+	for _, field := range []string{fieldJobID, fieldEvent, fieldStatus, fieldPayload, fieldFirstSeen, fieldDeliveries, fieldPayloadText, fieldPayloadForm,
 		fieldPayloadBytes, fieldPayloadDropped, fieldFingerprint, fieldRequestID, fieldSource, fieldLastSeen, fieldConflicts,
 		fieldLastConflict, fieldWork, workState, workMode, workDue, workToken, workGeneration, workAttempts, workClaimID, workResult, workError} {
 		rows = append(rows, "| `"+field+"` |")

@@ -1,8 +1,6 @@
 package mongostore
 
 import (
-	"errors"
-
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -20,6 +18,7 @@ const (
 	fieldDeliveries = "deliveries"
 
 	fieldPayloadText    = "payload_text"
+	fieldPayloadForm    = "payload_form"
 	fieldPayloadBytes   = "payload_bytes"
 	fieldPayloadDropped = "payload_dropped"
 	fieldFingerprint    = "fingerprint"
@@ -73,16 +72,30 @@ type update struct {
 	embedded bool
 }
 
-// newUpdate writes the update for n deliveries of which r is the record that the first one makes. With embed set, a body
-// that is one JSON object and that BSON holds faithfully is stored as a document beside its text.
-func newUpdate(r *job.Record, n int, object, embed bool) update {
+// embedding is whether a body is stored as a document, where it is one JSON object and BSON holds it faithfully.
+type embedding uint8
+
+const (
+	// textAlone stores no document.
+	textAlone embedding = iota
+	// besideText stores the document and the text.
+	besideText
+	// insteadOfText leaves the text out where the document gives it back byte for byte.
+	insteadOfText
+)
+
+// newUpdate writes the update for n deliveries of which r is the record that the first one makes.
+func newUpdate(r *job.Record, n int, object bool, embed embedding) update {
 	var u update
-	// Most bodies grow by less than a quarter on their way to BSON, and stand in the update twice.
+	if !object {
+		embed = textAlone
+	}
+	// Most bodies grow by less than a quarter on their way to BSON, and stand in the update twice, or are rendered there.
 	b := make([]byte, 0, 512+len(r.Body.Data)*5/2)
 	top, b := bsoncore.AppendDocumentStart(b)
 
 	insert, b := bsoncore.AppendDocumentElementStart(b, "$setOnInsert")
-	b, u.embedded = appendRecord(b, r, object && embed)
+	b, u.embedded = appendRecord(b, r, embed)
 	b = end(b, insert)
 
 	inc, b := bsoncore.AppendDocumentElementStart(b, "$inc")
@@ -94,19 +107,24 @@ func newUpdate(r *job.Record, n int, object, embed bool) update {
 	return u
 }
 
-// appendRecord appends what stays as it is while deliveries are counted. With embed set, a body that is one JSON object
-// stands there as a document as well, if BSON can hold it; embedded tells whether it does.
-func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool) {
+// appendRecord appends what stays as it is while deliveries are counted. embedded tells whether the body is there as a
+// document.
+func appendRecord(b []byte, r *job.Record, embed embedding) (_ []byte, embedded bool) {
 	b = appendNonEmpty(b, fieldEvent, r.Event)
 	b = appendNonEmpty(b, fieldStatus, r.Status)
-	if embed && r.Body.Kind == job.BodyText {
-		b, embedded = appendEmbedded(b, r.Body.Data)
+	form, once := payload.Form(0), false
+	if embed != textAlone && r.Body.Kind == job.BodyText {
+		start := len(b)
+		b, form, embedded = appendEmbedded(b, r.Body.Data)
+		once = embedded && embed == insteadOfText && givesBack(b, start, form, r.Body.Data)
 	}
 	b = bsoncore.AppendTimeElement(b, fieldFirstSeen, r.FirstSeen)
-	switch r.Body.Kind {
-	case job.BodyText:
+	switch {
+	case once:
+		b = bsoncore.AppendInt32Element(b, fieldPayloadForm, int32(form))
+	case r.Body.Kind == job.BodyText:
 		b = bsoncore.AppendStringElement(b, fieldPayloadText, r.Body.Data)
-	case job.BodyBytes:
+	case r.Body.Kind == job.BodyBytes:
 		b = bsoncore.AppendBinaryElement(b, fieldPayloadBytes, 0, []byte(r.Body.Data))
 	}
 	if r.Fingerprint != "" {
@@ -115,7 +133,7 @@ func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool)
 	b = appendNonEmpty(b, fieldRequestID, r.RequestID)
 	b = appendNonEmpty(b, fieldSource, r.Source)
 	if r.Work.State != job.StateUntracked {
-		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work))
+		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work, r.Work.RequestFingerprint != r.Fingerprint))
 	}
 	return b, embedded
 }
@@ -124,7 +142,8 @@ func appendRecord(b []byte, r *job.Record, embed bool) (_ []byte, embedded bool)
 func inWork(field string) string { return fieldWork + "." + field }
 
 // workDocument writes the work, with what is empty left out: an index on a field holds only documents that have it.
-func workDocument(w *job.Work) bsoncore.Document {
+// The fingerprint may be left out where it is the record's.
+func workDocument(w *job.Work, fingerprint bool) bsoncore.Document {
 	top, b := bsoncore.AppendDocumentStart(nil)
 	b = bsoncore.AppendStringElement(b, workState, w.State.String())
 	b = bsoncore.AppendStringElement(b, workMode, w.Mode.String())
@@ -138,8 +157,8 @@ func workDocument(w *job.Work) bsoncore.Document {
 	if w.Lapses > 0 {
 		b = bsoncore.AppendInt32Element(b, workLapses, w.Lapses)
 	}
-	if w.RequestID != "" {
-		b = bsoncore.AppendStringElement(b, workRequestID, w.RequestID)
+	b = appendNonEmpty(b, workRequestID, w.RequestID)
+	if w.RequestID != "" && fingerprint {
 		b = bsoncore.AppendBinaryElement(b, workFingerprint, 0, []byte(w.RequestFingerprint))
 	}
 	b = appendNonEmpty(b, workClaimID, w.ClaimID)
@@ -151,7 +170,7 @@ func workDocument(w *job.Work) bsoncore.Document {
 // workChange is the update that turns the work before into the one after, field by field: a newer version may have put
 // more beside ours. What such a version keeps for as long as a lease stands under work.lease, and goes with it.
 func workChange(before, after *job.Work) bson.D {
-	was, is := bson.Raw(workDocument(before)), bson.Raw(workDocument(after))
+	was, is := bson.Raw(workDocument(before, true)), bson.Raw(workDocument(after, true))
 	var set, unset bson.D
 	// Both documents are our own, and well formed.
 	now, _ := is.Elements()
@@ -192,85 +211,6 @@ func appendNonEmpty(b []byte, key, value string) []byte {
 		return b
 	}
 	return bsoncore.AppendStringElement(b, key, value)
-}
-
-// appendEmbedded appends the body as a document. When BSON cannot hold it, or not within the bounds, b comes back as it
-// was.
-func appendEmbedded(b []byte, body string) ([]byte, bool) {
-	w := bsonWriter{b: b}
-	if err := payload.Walk(body, fieldPayload, maxDepth, &w); err != nil || w.err != nil {
-		return b, false
-	}
-	if len(w.b)-len(b)+len(body)+ownFields > maxDocument {
-		return b, false
-	}
-	return w.b, true
-}
-
-// bsonWriter is a payload.Sink that appends BSON.
-type bsonWriter struct {
-	b     []byte
-	open  []int32
-	err   error
-	stack [16]int32 // room for open in the common case
-}
-
-var errTooLarge = errors.New("document too large")
-
-func (w *bsonWriter) begin(index int32, b []byte) {
-	if w.open == nil {
-		w.open = w.stack[:0]
-	}
-	w.b, w.open = b, append(w.open, index)
-}
-
-func (w *bsonWriter) end() {
-	last := len(w.open) - 1
-	w.b = end(w.b, w.open[last])
-	w.open = w.open[:last]
-}
-
-// room stops the document from growing past what can be stored: small JSON can be large BSON.
-func (w *bsonWriter) room() bool {
-	if len(w.b) > maxDocument {
-		w.err = errTooLarge
-	}
-	return w.err == nil
-}
-
-func (w *bsonWriter) BeginObject(key string) { w.begin(bsoncore.AppendDocumentElementStart(w.b, key)) }
-func (w *bsonWriter) BeginArray(key string)  { w.begin(bsoncore.AppendArrayElementStart(w.b, key)) }
-func (w *bsonWriter) EndObject()             { w.end() }
-func (w *bsonWriter) EndArray()              { w.end() }
-
-func (w *bsonWriter) String(key, value string) {
-	if w.room() {
-		w.b = bsoncore.AppendStringElement(w.b, key, value)
-	}
-}
-
-func (w *bsonWriter) Int64(key string, value int64) {
-	if w.room() {
-		w.b = bsoncore.AppendInt64Element(w.b, key, value)
-	}
-}
-
-func (w *bsonWriter) Double(key string, value float64) {
-	if w.room() {
-		w.b = bsoncore.AppendDoubleElement(w.b, key, value)
-	}
-}
-
-func (w *bsonWriter) Bool(key string, value bool) {
-	if w.room() {
-		w.b = bsoncore.AppendBooleanElement(w.b, key, value)
-	}
-}
-
-func (w *bsonWriter) Null(key string) {
-	if w.room() {
-		w.b = bsoncore.AppendNullElement(w.b, key)
-	}
 }
 
 // end closes the document that starts at index. bsoncore's own function fails only for an index outside of b.

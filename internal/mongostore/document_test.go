@@ -123,13 +123,13 @@ func TestPayloadCases(t *testing.T) {
 			jobID := recordOne(t, s, in, job.First, 1).Record.JobID
 
 			doc := documentOf(t, jobs, jobID)
-			stored, _ := doc.Lookup(field).StringValueOK()
+			stored, isText := doc.Lookup(field).StringValueOK()
 			if in.Body.Kind == job.BodyBytes {
 				_, b := doc.Lookup(field).Binary()
 				stored = string(b)
 			}
-			if stored != in.Body.Data {
-				t.Errorf("%s is not the body: %.200q", field, stored)
+			if _, once := doc.Lookup("payload_form").Int32OK(); once == isText && field == "payload_text" || !once && stored != in.Body.Data {
+				t.Errorf("%s is not the body: %.200q; stored once: %t", field, stored, once)
 			}
 			if r, err := s.Get(t.Context(), jobID, true); err != nil || r.Body != in.Body {
 				t.Errorf("Get: %v, body %.200q", err, r.Body.Data)

@@ -152,9 +152,9 @@ func TestRefusedDocumentInBulk(t *testing.T) {
 	}
 	for i := range 5 {
 		doc, _ := b.stored(fmt.Sprint("j", i))
-		text, _ := doc.Lookup("payload_text").StringValueOK()
-		if _, embedded := doc.Lookup("payload").DocumentOK(); text != `{"a":1}` || embedded == (i == 2) {
-			t.Errorf("job %d: text %q, embedded %t", i, text, embedded)
+		_, text := doc.Lookup("payload_text").StringValueOK()
+		if _, embedded := doc.Lookup("payload").DocumentOK(); text != (i == 2) || embedded == text {
+			t.Errorf("job %d: text %t, embedded %t", i, text, embedded)
 		}
 	}
 }

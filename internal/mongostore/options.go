@@ -37,8 +37,10 @@ type Options struct {
 	Collection string
 	// MaxAttempts is how many leases a job is granted before it counts as dead; 0 is no limit.
 	MaxAttempts int
-	// TextOnly turns off the copy of JSON bodies as embedded documents.
+	// TextOnly keeps JSON bodies as text alone, and not as embedded documents.
 	TextOnly bool
+	// TextToo keeps the text also of bodies that the embedded document gives back byte for byte.
+	TextToo bool
 	// MaxClockSkew is how far apart the clocks of the members of a replica set, or of several mongos, are assumed to be at
 	// most: nobody takes a lease over before it is due by that much. 0: not at all. See DefaultMaxClockSkew.
 	MaxClockSkew time.Duration
@@ -88,6 +90,17 @@ func (o *Options) settle() error {
 		return fmt.Errorf("MongoDB URI: its path names the database %q, and --mongodb-database %q; leave one out", uri.Database, o.Database)
 	}
 	return checkNames(o.Database, o.Collection)
+}
+
+// embedding is how the options want bodies stored.
+func (s *Store) embedding() embedding {
+	switch {
+	case s.opts.TextOnly:
+		return textAlone
+	case s.opts.TextToo:
+		return besideText
+	}
+	return insteadOfText
 }
 
 // systemDatabases are MongoDB's own. A URI names admin to say who knows the user, and what is in local is not replicated.

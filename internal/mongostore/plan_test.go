@@ -39,7 +39,7 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 		for i := range docs {
 			done := job.Work{State: job.StateCompleted, Mode: job.ModeQueued, Generation: 1, Attempts: 1}
 			docs[i] = bson.D{{Key: fieldJobID, Value: fmt.Sprint("done-", n+i)}, {Key: fieldDeliveries, Value: 1},
-				{Key: fieldWork, Value: bson.Raw(workDocument(&done))}}
+				{Key: fieldWork, Value: bson.Raw(workDocument(&done, true))}}
 		}
 		if _, err := s.coll.InsertMany(t.Context(), docs); err != nil {
 			t.Fatal(err)

@@ -27,11 +27,7 @@ const (
 // IllegalOperation, InvalidOptions, CommandNotSupported, NotAReplicaSet, ReadConcernMajorityNotEnabled, NotImplemented.
 var unlinearCodes = map[int32]bool{2: true, 9: true, 20: true, 72: true, 115: true, 123: true, 148: true, 238: true}
 
-var (
-	withoutBody = bson.D{{Key: fieldPayload, Value: 0}, {Key: fieldPayloadText, Value: 0}, {Key: fieldPayloadBytes, Value: 0}}
-	// withoutDocument leaves out what a body stands in a second time.
-	withoutDocument = bson.D{{Key: fieldPayload, Value: 0}}
-)
+var withoutBody = bson.D{{Key: fieldPayload, Value: 0}, {Key: fieldPayloadText, Value: 0}, {Key: fieldPayloadBytes, Value: 0}}
 
 // Get implements [job.Store]. What it finds is committed at a majority; around a failover it may be what the former primary
 // had committed last. That there is no record is confirmed.
@@ -65,34 +61,29 @@ func (s *Store) read(ctx context.Context, jobID string, withBody bool) (stored, 
 }
 
 func (s *Store) readFrom(ctx context.Context, coll *mongo.Collection, jobID string, withBody bool) (stored, *failure) {
-	projection := withoutBody
-	if withBody {
-		projection = withoutDocument
+	opts := options.FindOne()
+	if !withBody {
+		opts.SetProjection(withoutBody)
 	}
-	for {
-		tracked, sent := track(ctx)
-		doc, err := coll.FindOne(tracked, filter(jobID), options.FindOne().SetProjection(projection)).Raw()
-		if errors.Is(err, mongo.ErrNoDocuments) {
-			return stored{}, &failure{fateRefused, job.ErrNotFound}
-		}
-		if err != nil {
-			f := readFailed(err, sent)
-			s.log.Warn("a read failed", "store", s.String(), "error", s.explain(f))
-			return stored{}, f
-		}
-		r, err := decode(doc, withBody)
-		if err == nil && r.JobID != jobID {
-			err = errForeignID
-		}
-		if err != nil {
-			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", jobID, "error", err)
-			return stored{}, &failure{fateUnusable, err}
-		}
-		if !withBody || r.Body.Kind != job.BodyNone || r.RequestID != "" || len(projection) == 0 {
-			return r, nil
-		}
-		projection = bson.D{} // somebody else's record: its payload is all there is
+	tracked, sent := track(ctx)
+	doc, err := coll.FindOne(tracked, filter(jobID), opts).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return stored{}, &failure{fateRefused, job.ErrNotFound}
 	}
+	if err != nil {
+		f := readFailed(err, sent)
+		s.log.Warn("a read failed", "store", s.String(), "error", s.explain(f))
+		return stored{}, f
+	}
+	r, err := decode(doc, withBody)
+	if err == nil && r.JobID != jobID {
+		err = errForeignID
+	}
+	if err != nil {
+		s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", jobID, "error", err)
+		return stored{}, &failure{fateUnusable, err}
+	}
+	return r, nil
 }
 
 // errForeignID: the filter matches a document whose job_id is something else than that text, such as a list with it.

@@ -23,6 +23,10 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			}
 			return s.answer(ctx, g.record.Record, v)
 		}
+		if g.record.form == unknownForm { // whoever gets the work must get the body
+			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", g.jobID, "error", errForm)
+			return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrRecordUnusable, errForm)}
+		}
 		now, known := s.time()
 		if !known {
 			if err := s.timed(ctx); err != nil {
@@ -58,13 +62,13 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 func (s *Store) answer(ctx context.Context, r job.Record, v job.Verdict) job.Outcome {
 	switch {
 	case v.Disposition != job.Reclaimed:
-		r.Body = job.Body{}
+		r.Body, r.BodyEdited = job.Body{}, false
 	case r.Body.Kind == job.BodyNone:
 		full, f := s.read(ctx, r.JobID, true)
 		if f != nil && !errors.Is(f, job.ErrNotFound) {
 			return job.Outcome{Err: fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, s.explain(f))}
 		}
-		r.Body = full.Body
+		r.Body, r.BodyEdited = full.Body, full.BodyEdited
 	}
 	r.Work = s.told(r.Work)
 	return job.Answer(r, v, s.latest())

@@ -191,7 +191,11 @@ func (s *Store) updateOf(g *group, now time.Time) update {
 	d := g.deliveries[0]
 	if g.update.bytes == nil || d.Mode == job.ModeLeased {
 		g.fresh = d.NewRecord(now)
-		g.update = newUpdate(&g.fresh, len(g.deliveries), d.Object, !s.opts.TextOnly && !g.textOnly)
+		embed := s.embedding()
+		if g.textOnly {
+			embed = textAlone
+		}
+		g.update = newUpdate(&g.fresh, len(g.deliveries), d.Object, embed)
 	}
 	return g.update
 }

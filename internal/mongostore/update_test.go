@@ -36,18 +36,18 @@ func TestUpdateBounds(t *testing.T) {
 	nested := func(n int) string { return `{"a":` + strings.Repeat("[", n-1) + strings.Repeat("]", n-1) + `}` }
 	for name, c := range map[string]struct {
 		body     string
-		embed    bool
+		embed    embedding
 		embedded bool
 	}{
-		"object":                    {`{"a":1}`, true, true},
-		"embedding off":             {`{"a":1}`, false, false},
-		"as deep as may be":         {nested(maxDepth), true, true},
-		"one level deeper":          {nested(maxDepth + 1), true, false},
-		"small ints, large BSON":    {`{"a":[` + strings.Repeat("1,", 1_100_000) + `1]}`, true, false},
-		"objects without content":   {`{"a":[` + strings.Repeat("{},", 1_000_000) + `{}]}`, true, false},
-		"largest body, one string":  {`{"a":"` + strings.Repeat("x", job.MaxBodyBytes-8) + `"}`, true, true},
-		"large, and within bounds":  {`{"a":[` + strings.Repeat("1,", 200_000) + `1]}`, true, true},
-		"unfaithful after the rest": {`{"a":{"b":[1,2]},"c":1e400}`, true, false},
+		"object":                    {`{"a":1}`, besideText, true},
+		"embedding off":             {`{"a":1}`, textAlone, false},
+		"as deep as may be":         {nested(maxDepth), besideText, true},
+		"one level deeper":          {nested(maxDepth + 1), besideText, false},
+		"small ints, large BSON":    {`{"a":[` + strings.Repeat("1,", 1_100_000) + `1]}`, besideText, false},
+		"objects without content":   {`{"a":[` + strings.Repeat("{},", 1_000_000) + `{}]}`, besideText, false},
+		"largest body, one string":  {`{"a":"` + strings.Repeat("x", job.MaxBodyBytes-8) + `"}`, besideText, true},
+		"large, and within bounds":  {`{"a":[` + strings.Repeat("1,", 200_000) + `1]}`, besideText, true},
+		"unfaithful after the rest": {`{"a":{"b":[1,2]},"c":1e400}`, besideText, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpdate(recordOf(c.body), 1, true, c.embed)
@@ -72,7 +72,7 @@ func TestUpdateBounds(t *testing.T) {
 func TestWriterStopsGrowing(t *testing.T) {
 	body := `{"a":[` + strings.Repeat("1,", 1_000_000) + `1]}`
 	var w bsonWriter
-	if err := payload.Walk(body, fieldPayload, maxDepth, &w); err != nil {
+	if _, err := payload.Walk(body, fieldPayload, maxDepth, &w); err != nil {
 		t.Fatal(err)
 	}
 	if w.err == nil || len(w.b) > maxDocument+100 {
@@ -81,7 +81,7 @@ func TestWriterStopsGrowing(t *testing.T) {
 }
 
 func TestUpdateCountsAll(t *testing.T) {
-	u := bson.Raw(newUpdate(recordOf(`x`), 7, false, true).bytes)
+	u := bson.Raw(newUpdate(recordOf(`x`), 7, false, insteadOfText).bytes)
 	if n, _ := u.Lookup("$inc", fieldDeliveries).AsInt64OK(); n != 7 {
 		t.Errorf("counts %d deliveries, want 7", n)
 	}
@@ -207,8 +207,10 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add([]byte(raw))
 	}
-	set := bson.Raw(newUpdate(recordOf(`{"a":[1,{"b":null}]}`), 1, true, true).bytes).Lookup("$setOnInsert").Document()
-	f.Add([]byte(set))
+	for _, embed := range []embedding{besideText, insteadOfText} {
+		set := bson.Raw(newUpdate(recordOf(`{"a":[1,{"b":null}]}`), 1, true, embed).bytes).Lookup("$setOnInsert").Document()
+		f.Add([]byte(set))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		r, err := decode(raw, true)
 		if err == nil && r.Body.Kind == job.BodyText && !bytes.Equal(bytes.ToValidUTF8([]byte(r.Body.Data), nil), []byte(r.Body.Data)) {
@@ -220,7 +222,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// BenchmarkUpdate writes the upsert of a body of the size: the text as BSON, beside the text.
+// BenchmarkUpdate writes the upsert of a body of the size: the text as BSON, and what proves that it gives the text back.
 func BenchmarkUpdate(b *testing.B) {
 	for _, size := range []int{1 << 10, 16 << 10} {
 		var body strings.Builder
@@ -237,7 +239,7 @@ func BenchmarkUpdate(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(body.Len()))
 			for b.Loop() {
-				if u := newUpdate(r, 1, true, true); !u.embedded {
+				if u := newUpdate(r, 1, true, insteadOfText); !u.embedded {
 					b.Fatal("not embedded")
 				}
 			}

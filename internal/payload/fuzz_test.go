@@ -1,6 +1,7 @@
 package payload
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -56,11 +57,37 @@ func FuzzWalk(f *testing.F) {
 	})
 }
 
+// FuzzRender: what is rendered means the same as the text, whether or not it is
+// spelled alike.
+func FuzzRender(f *testing.F) {
+	addSeeds(f)
+	for _, c := range formCases {
+		f.Add(c.text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var sink, again bsonSink
+		form, err := Walk(text, "", 99, &sink)
+		if err != nil {
+			return
+		}
+		if !form.Known() {
+			t.Fatalf("Walk(%q) has the form %b", text, form)
+		}
+		out, ok := Render(nil, sink.out[2:], form, false, 100*len(text))
+		if !ok {
+			return
+		}
+		if _, err := Walk(string(out), "", 99, &again); err != nil || !bytes.Equal(again.out, sink.out) {
+			t.Errorf("%q became %q, which is another document (%v)", text, out, err)
+		}
+	})
+}
+
 // checkWalk compares a walk with encoding/json's.
 func checkWalk(t *testing.T, text string, maxDepth int) {
 	t.Helper()
 	var sink recorder
-	err := Walk(text, "top", maxDepth, &sink)
+	_, err := Walk(text, "top", maxDepth, &sink)
 	if !isJSON(text) {
 		// An earlier fault may be found first.
 		if err == nil {

@@ -1,8 +1,8 @@
 // Package payload reads webhook bodies: what JobOnce must know about a body
 // before it records a delivery, and whether BSON can hold the body without
-// changing it.
+// changing it. It also renders a body back from BSON ([Render]).
 //
-// Bodies come from strangers, so everything here is iterative, linear in the
+// Bodies come from strangers, so all that reads them is iterative, linear in the
 // length of the text, and unbounded in depth at one bit per level. A body is
 // JSON when RFC 8259 and [encoding/json.Valid] say so and it is valid UTF-8.
 // Two differences to encoding/json are on purpose: that package takes invalid

@@ -55,8 +55,14 @@ func (t Token) Raw() string { return t.raw }
 // surrogate escape such as \ud800: that is JSON, but no UTF-8 string can hold
 // it.
 func (t Token) Text() (s string, ok bool) {
+	s, _, ok = t.text()
+	return s, ok
+}
+
+// text is Text, with the parts of a form that would write its escapes.
+func (t Token) text() (s string, form Form, ok bool) {
 	if !t.escaped {
-		return t.raw, true
+		return t.raw, 0, true
 	}
 	return unescape(t.raw)
 }

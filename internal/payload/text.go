@@ -103,33 +103,38 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
 }
 
-// unescape resolves the escapes of a string that the scanner has accepted. ok
-// is false when it meets a surrogate without its other half.
-func unescape(raw string) (s string, ok bool) {
+// unescape resolves the escapes of a string that the scanner has accepted, and
+// gives the parts of a form that would write them. ok is false when it meets a
+// surrogate without its other half.
+func unescape(raw string) (s string, form Form, ok bool) {
 	var out strings.Builder
 	out.Grow(len(raw))
 	for {
 		i := strings.IndexByte(raw, '\\')
 		if i < 0 {
 			out.WriteString(raw)
-			return out.String(), true
+			return out.String(), form, true
 		}
 		out.WriteString(raw[:i])
 		c := raw[i+1]
 		if c != 'u' {
+			if c == '/' {
+				form |= escapedSlash
+			}
 			out.WriteByte(plain(c))
 			raw = raw[i+2:]
 			continue
 		}
 		r := hex4(raw[i+2:])
+		form |= escapeOf(r, raw[i+2:])
 		raw = raw[i+6:]
 		if utf16.IsSurrogate(r) {
 			if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
-				return "", false
+				return "", 0, false
 			}
 			r = utf16.DecodeRune(r, hex4(raw[2:]))
 			if r == utf8.RuneError {
-				return "", false
+				return "", 0, false
 			}
 			raw = raw[6:]
 		}

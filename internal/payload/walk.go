@@ -66,25 +66,30 @@ func (e *UnfaithfulError) Is(target error) bool { return target == ErrUnfaithful
 // The outermost object is given to sink like any other, under the given key,
 // so that a sink can append it as an element to a document it is writing.
 //
+// The form is the only one that [Render] can give the text back in. Whether it does
+// is to be tried.
+//
 // The error is nil, [ErrNotObject], a [*SyntaxError] or an [*UnfaithfulError]:
 // the first fault in the text, so that an unfaithful text need not be JSON to
 // its end. After an error, sink has got a part of the text and must throw it
 // away.
-func Walk(text, key string, maxDepth int, sink Sink) error {
+func Walk(text, key string, maxDepth int, sink Sink) (Form, error) {
 	w := walker{Scanner: Scanner{text: text}, maxDepth: maxDepth}
 	w.levels = w.fewLevels[:0]
 	w.keys.keys = w.fewKeys[:0]
 
 	tok, err := w.Next()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if tok.Kind != BeginObject {
-		return ErrNotObject
+		return 0, ErrNotObject
 	}
+	firstKey := len(text)
 	for tok.Kind != End {
 		switch tok.Kind {
 		case Key:
+			firstKey = min(firstKey, w.pos)
 			key, err = w.memberKey(tok)
 		case EndObject:
 			w.closeObject()
@@ -96,13 +101,16 @@ func Walk(text, key string, maxDepth int, sink Sink) error {
 			err = w.giveValue(tok, w.elementKey(key), sink)
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if tok, err = w.Next(); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	if w.escapes&escapedUnicode != 0 {
+		w.escapes &^= escapedLines // they are among it
+	}
+	return w.escapes | formOf(text, firstKey), nil
 }
 
 // level is one open object or array.
@@ -120,13 +128,15 @@ type walker struct {
 	levels    []level
 	keys      keySet
 	indexes   indexNames
+	escapes   Form // the parts of a form that would write those met so far
 	fewLevels [8]level
 	fewKeys   [linearKeys]string
 }
 
 // memberKey checks the key of an object's member.
 func (w *walker) memberKey(tok Token) (string, error) {
-	key, ok := tok.Text()
+	key, escapes, ok := tok.text()
+	w.escapes |= escapes
 	if !ok {
 		return "", w.unfaithful(ReasonLoneSurrogate)
 	}
@@ -169,7 +179,8 @@ func (w *walker) giveValue(tok Token, key string, sink Sink) error {
 		w.levels = append(w.levels, level{object: w.keys.open()})
 		sink.BeginObject(key)
 	case String:
-		value, ok := tok.Text()
+		value, escapes, ok := tok.text()
+		w.escapes |= escapes
 		if !ok {
 			return w.unfaithful(ReasonLoneSurrogate)
 		}

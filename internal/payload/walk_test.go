@@ -36,7 +36,7 @@ func TestWalkEvents(t *testing.T) {
 		`EndObject`,
 	}
 	var sink recorder
-	if err := Walk(text, "payload", 4, &sink); err != nil {
+	if _, err := Walk(text, "payload", 4, &sink); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(sink.events, want) {
@@ -80,7 +80,7 @@ func TestWalkErrors(t *testing.T) {
 		{"no JSON before it is unfaithful", `{"a":1,]"n":1e400}`, "not JSON", 7},
 	} {
 		var sink recorder
-		err := Walk(c.text, "top", 3, &sink)
+		_, err := Walk(c.text, "top", 3, &sink)
 		var unfaithful *UnfaithfulError
 		var syntax *SyntaxError
 		var got string
@@ -109,7 +109,7 @@ func TestWalkDuplicateAmongMany(t *testing.T) {
 		for i := range n {
 			text := `{"` + strings.Join(numbers(0, n), `":{},"`) + `":1,"` + strconv.Itoa(i) + `":2}`
 			var unfaithful *UnfaithfulError
-			err := Walk(text, "", 5, &recorder{})
+			_, err := Walk(text, "", 5, &recorder{})
 			if !errors.As(err, &unfaithful) || unfaithful.Reason != ReasonDuplicateKey {
 				t.Errorf("key %d of %d again: %v", i, n, err)
 			}
@@ -139,10 +139,10 @@ func TestWalkDepth(t *testing.T) {
 		text := strings.Repeat(`{"a":[`, depth/2) + strings.Repeat("{}", depth%2) + strings.Repeat("]}", depth/2)
 		checkWalk(t, text, depth)
 		checkWalk(t, text, depth-1)
-		if err := Walk(text, "", depth, &recorder{}); err != nil {
+		if _, err := Walk(text, "", depth, &recorder{}); err != nil {
 			t.Errorf("%d deep: %v", depth, err)
 		}
-		if err := Walk(text, "", depth-1, &recorder{}); !errors.Is(err, ErrUnfaithful) {
+		if _, err := Walk(text, "", depth-1, &recorder{}); !errors.Is(err, ErrUnfaithful) {
 			t.Errorf("%d deep, one more than allowed: %v", depth, err)
 		}
 	}
@@ -156,7 +156,7 @@ func TestWalkIndexes(t *testing.T) {
 
 	const n = 100001
 	var sink recorder
-	if err := Walk(`{"a":[`+strings.Repeat("1,", n-1)+`1]}`, "", 2, &sink); err != nil {
+	if _, err := Walk(`{"a":[`+strings.Repeat("1,", n-1)+`1]}`, "", 2, &sink); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := sink.events[len(sink.events)-3], `Number "100000" "int64 1"`; got != want {
@@ -187,7 +187,7 @@ func TestWalkLarge(t *testing.T) {
 		{"deep", `{"a":` + strings.Repeat("[", size/2) + strings.Repeat("]", size/2) + `}`, ErrUnfaithful},
 	} {
 		var sink bsonSink
-		if err := Walk(c.text, "payload", 100, &sink); !errors.Is(err, c.want) {
+		if _, err := Walk(c.text, "payload", 100, &sink); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if !Scan(c.text, limits).Object {
@@ -237,7 +237,7 @@ func TestWalkAgreesWithEncodingJSON(t *testing.T) {
 	for range rounds {
 		text := object(1)
 		checkWalk(t, text, 5)
-		if Walk(text, "", 5, &recorder{}) == nil {
+		if _, err := Walk(text, "", 5, &recorder{}); err == nil {
 			right++
 		}
 	}
@@ -252,7 +252,7 @@ func TestWalkAllocatesOnce(t *testing.T) {
 	var sink bsonSink
 	n := testing.AllocsPerRun(100, func() {
 		sink.reset()
-		if err := Walk(text, "payload", 100, &sink); err != nil {
+		if _, err := Walk(text, "payload", 100, &sink); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -473,7 +473,10 @@ type Job struct {
 	// The first delivery's source, such as `webhook` or `poll`. At most 64 bytes; may be empty.
 	Source string `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the downstream work stands.
-	Work          *Work `protobuf:"bytes,13,opt,name=work,proto3" json:"work,omitempty"`
+	Work *Work `protobuf:"bytes,13,opt,name=work,proto3" json:"work,omitempty"`
+	// Set where the body comes along and is not the one that was received: what is stored of it has been changed since, by
+	// somebody other than JobOnce. It is given as it stands now.
+	PayloadEdited bool `protobuf:"varint,16,opt,name=payload_edited,json=payloadEdited,proto3" json:"payload_edited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -608,6 +611,13 @@ func (x *Job) GetWork() *Work {
 		return x.Work
 	}
 	return nil
+}
+
+func (x *Job) GetPayloadEdited() bool {
+	if x != nil {
+		return x.PayloadEdited
+	}
+	return false
 }
 
 type isJob_Body interface {
@@ -991,7 +1001,7 @@ var File_jobonce_v1_types_proto protoreflect.FileDescriptor
 const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x16jobonce/v1/types.proto\x12\n" +
-	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa0\x04\n" +
+	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x04\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05event\x18\x02 \x01(\tR\x05event\x12\x16\n" +
@@ -1008,7 +1018,8 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	" \x01(\x03R\tconflicts\x129\n" +
 	"\rlast_conflict\x18\v \x01(\v2\x14.jobonce.v1.ConflictR\flastConflict\x12\x16\n" +
 	"\x06source\x18\f \x01(\tR\x06source\x12$\n" +
-	"\x04work\x18\r \x01(\v2\x10.jobonce.v1.WorkR\x04workB\x06\n" +
+	"\x04work\x18\r \x01(\v2\x10.jobonce.v1.WorkR\x04work\x12%\n" +
+	"\x0epayload_edited\x18\x10 \x01(\bR\rpayloadEditedB\x06\n" +
 	"\x04body\"\x87\x02\n" +
 	"\x04Work\x12+\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x15.jobonce.v1.WorkStateR\x05state\x12(\n" +

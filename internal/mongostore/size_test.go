@@ -1,0 +1,69 @@
+package mongostore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/load"
+)
+
+// maxBytesOver is how many times as many bytes as the plain upsert's document ours may have, of a body of 1 KiB.
+const maxBytesOver = 1.25
+
+// TestBytesPerJob compares the size of our document ($bsonSize) with that of the plain upsert by JavaScript's driver. Both
+// have an _id and the counter beside what the update inserts.
+func TestBytesPerJob(t *testing.T) {
+	for _, size := range []int{512, 1 << 10, 4 << 10, 16 << 10} {
+		body := load.NewBody("bytes", size).Of(load.Key("bytes", 0))
+		d, err := job.Input{RequestID: uuid.NewString(), Body: job.Body{Kind: job.BodyText, Data: body}}.Delivery(job.MaxBodyBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain := sizeOf(t, plainUpsert(t, &d))
+		for _, mode := range []job.WorkMode{job.ModeUntracked, job.ModeQueued, job.ModeLeased} {
+			d.Mode, d.Lease = mode, time.Minute
+			r := d.NewRecord(noon)
+			once, twice := sizeOf(t, ourUpsert(t, &r, insteadOfText)), sizeOf(t, ourUpsert(t, &r, besideText))
+			over := float64(once) / float64(plain)
+			t.Logf("%5d bytes of JSON, %-9v: plain upsert %5d, ours %5d (%.2f), with the text beside it %5d (%.2f)",
+				size, mode, plain, once, over, twice, float64(twice)/float64(plain))
+			if size == 1<<10 && mode == job.ModeUntracked && over > maxBytesOver {
+				t.Errorf("%.3f times as many bytes as the plain upsert, want at most %v", over, maxBytesOver)
+			}
+		}
+	}
+}
+
+func sizeOf(t *testing.T, doc any) int {
+	t.Helper()
+	raw, err := bson.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(raw)
+}
+
+// ourUpsert is the document that an upsert of ours makes.
+func ourUpsert(t *testing.T, r *job.Record, embed embedding) bson.D {
+	var doc bson.D
+	if err := bson.Unmarshal(inserted(t, newUpdate(r, 1, true, embed)), &doc); err != nil {
+		t.Fatal(err)
+	}
+	return append(doc, bson.E{Key: "_id", Value: bson.NewObjectID()}, bson.E{Key: fieldJobID, Value: r.JobID},
+		bson.E{Key: fieldDeliveries, Value: int32(1)}, bson.E{Key: fieldLastSeen, Value: noon})
+}
+
+// plainUpsert is the document that frontends without JobOnce make of a delivery.
+func plainUpsert(t *testing.T, d *job.Delivery) bson.D {
+	var body any
+	if err := bson.UnmarshalExtJSON([]byte(d.Body.Data), false, &body); err != nil {
+		t.Fatal(err)
+	}
+	return bson.D{{Key: "_id", Value: bson.NewObjectID()}, {Key: fieldJobID, Value: d.JobID}, {Key: fieldEvent, Value: d.Event},
+		{Key: fieldStatus, Value: d.Status}, {Key: fieldPayload, Value: body}, {Key: fieldFirstSeen, Value: noon},
+		{Key: fieldDeliveries, Value: int32(1)}}
+}
