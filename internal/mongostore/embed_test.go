@@ -10,6 +10,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/payload"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // keptOnce is the record of a body as it is inserted, with the text left out where that can be.
@@ -100,16 +101,12 @@ func TestEdited(t *testing.T) {
 		{Key: "half", Value: 0.5}, {Key: "text", Value: "a/b"}}
 	with := func(changes ...bson.E) bson.Raw {
 		var d bson.D
-		if err := bson.Unmarshal(doc, &d); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, bson.Unmarshal(doc, &d))
 		for _, c := range changes {
 			d = replaced(d, c)
 		}
 		raw, err := bson.Marshal(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return raw
 	}
 	wantBody(t, with(), body)
@@ -159,9 +156,7 @@ func replaced(d bson.D, e bson.E) (out bson.D) {
 func TestUnknownForm(t *testing.T) {
 	for _, form := range []any{int32(payload.MaxForm) + 1, int64(1) << 32, -1, 0.5, "0", nil, bson.D{}} {
 		raw, err := bson.Marshal(bson.D{{Key: fieldPayload, Value: bson.D{}}, {Key: fieldPayloadForm, Value: form}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if _, err := decode(raw, true); !errors.Is(err, errForm) {
 			t.Errorf("%v: %v", form, err)
 		}

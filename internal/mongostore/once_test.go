@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // wantGet reads a job with its body.
@@ -134,15 +135,11 @@ func TestNewerForm(t *testing.T) {
 func TestTextAndDocument(t *testing.T) {
 	b := newBench(t, "")
 	lines, err := os.ReadFile("testdata/text-and-document.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	docs := map[string]bson.Raw{}
 	for line := range bytes.Lines(lines) {
 		var doc bson.Raw
-		if err := bson.UnmarshalExtJSON(line, true, &doc); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, bson.UnmarshalExtJSON(line, true, &doc))
 		if _, err := b.direct.InsertOne(t.Context(), doc); err != nil {
 			t.Fatal(err)
 		}

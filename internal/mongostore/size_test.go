@@ -9,6 +9,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/load"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // maxBytesOver is how many times as many bytes as the plain upsert's document ours may have, of a body of 1 KiB.
@@ -20,9 +21,7 @@ func TestBytesPerJob(t *testing.T) {
 	for _, size := range []int{512, 1 << 10, 4 << 10, 16 << 10} {
 		body := load.NewBody("bytes", size).Of(load.Key("bytes", 0))
 		d, err := job.Input{RequestID: uuid.NewString(), Body: job.Body{Kind: job.BodyText, Data: body}}.Delivery(job.MaxBodyBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		plain := sizeOf(t, plainUpsert(t, &d))
 		for _, mode := range []job.WorkMode{job.ModeUntracked, job.ModeQueued, job.ModeLeased} {
 			d.Mode, d.Lease = mode, time.Minute
@@ -41,18 +40,14 @@ func TestBytesPerJob(t *testing.T) {
 func sizeOf(t *testing.T, doc any) int {
 	t.Helper()
 	raw, err := bson.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return len(raw)
 }
 
 // ourUpsert is the document that an upsert of ours makes.
 func ourUpsert(t *testing.T, r *job.Record, embed embedding) bson.D {
 	var doc bson.D
-	if err := bson.Unmarshal(inserted(t, newUpdate(r, 1, true, embed)), &doc); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, bson.Unmarshal(inserted(t, newUpdate(r, 1, true, embed)), &doc))
 	return append(doc, bson.E{Key: "_id", Value: bson.NewObjectID()}, bson.E{Key: fieldJobID, Value: r.JobID},
 		bson.E{Key: fieldDeliveries, Value: int32(1)}, bson.E{Key: fieldLastSeen, Value: noon})
 }
@@ -60,9 +55,7 @@ func ourUpsert(t *testing.T, r *job.Record, embed embedding) bson.D {
 // plainUpsert is the document that frontends without JobOnce make of a delivery.
 func plainUpsert(t *testing.T, d *job.Delivery) bson.D {
 	var body any
-	if err := bson.UnmarshalExtJSON([]byte(d.Body.Data), false, &body); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, bson.UnmarshalExtJSON([]byte(d.Body.Data), false, &body))
 	return bson.D{{Key: "_id", Value: bson.NewObjectID()}, {Key: fieldJobID, Value: d.JobID}, {Key: fieldEvent, Value: d.Event},
 		{Key: fieldStatus, Value: d.Status}, {Key: fieldPayload, Value: body}, {Key: fieldFirstSeen, Value: noon},
 		{Key: fieldDeliveries, Value: int32(1)}}
