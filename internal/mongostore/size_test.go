@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -20,7 +19,7 @@ const maxBytesOver = 1.25
 func TestBytesPerJob(t *testing.T) {
 	for _, size := range []int{512, 1 << 10, 4 << 10, 16 << 10} {
 		body := load.NewBody("bytes", size).Of(load.Key("bytes", 0))
-		d, err := job.Input{RequestID: uuid.NewString(), Body: job.Body{Kind: job.BodyText, Data: body}}.Delivery(job.MaxBodyBytes)
+		d, err := job.Input{RequestID: "6ba7b810-9dad-11d1-80b4-00c04fd430c8", Body: job.Body{Kind: job.BodyText, Data: body}}.Delivery(job.MaxBodyBytes)
 		testenv.Must(t, err)
 		plain := sizeOf(t, plainUpsert(t, &d))
 		for _, mode := range []job.WorkMode{job.ModeUntracked, job.ModeQueued, job.ModeLeased} {
