@@ -93,9 +93,9 @@ func TestChangesShareWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			held := change(t.Context(), s, kind("held"))
 			first := <-c.writes
-			a, b, gone := change(t.Context(), s, kind("a")), change(t.Context(), s, kind("b")), make(<-chan error)
+			a, b := change(t.Context(), s, kind("a")), change(t.Context(), s, kind("b"))
 			ctx, leave := context.WithCancel(t.Context())
-			gone = change(ctx, s, kind("gone"))
+			gone := change(ctx, s, kind("gone"))
 			leave()
 			if err := <-gone; !errors.Is(err, job.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 				t.Errorf("left while it waited: %v", err)

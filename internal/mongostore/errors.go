@@ -286,6 +286,8 @@ func (s *Store) strangeCode(e mongo.WriteError, jobID string) {
 var (
 	// errSplit: the driver sent a bulk in several commands.
 	errSplit = errors.New("the driver has split a bulk, so that a write concern error may be lost")
+	// errUnsafe: one item of a bulk failed, and what is said of the others may be less than it seems.
+	errUnsafe = errors.New("the bulk failed in part, so that a write concern error may be lost")
 	// errRefused: the database does not take the write, for a reason that is not the job's.
 	errRefused = errors.New("the database refuses the write")
 )

@@ -5,149 +5,197 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
 // ChangeLeases implements [job.Store].
 func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
-	out := make([]job.LeaseOutcome, len(changes))
-	for i := range changes {
-		out[i] = s.changeOne(ctx, &changes[i])
-	}
+	return all(ctx, changes, s.ChangeEach)
+}
+
+// all waits for what is settled one by one.
+func all[T, O any](ctx context.Context, items []T, each func(context.Context, []T, func(int, O))) []O {
+	out := make([]O, len(items))
+	var open sync.WaitGroup
+	open.Add(len(items))
+	each(ctx, items, func(i int, o O) {
+		out[i] = o
+		open.Done()
+	})
+	open.Wait()
 	return out
 }
 
-// ChangeEach implements [job.EachChanger].
-func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settle func(int, job.LeaseOutcome)) {
-	var all sync.WaitGroup
+// ChangeEach implements [job.EachChanger]: one bulk for all, and one read for those that it leaves open. The only condition
+// of a change is that its token holds the lease, so nothing has to be read before. That a lease is lost is confirmed.
+func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settle func(i int, o job.LeaseOutcome)) {
+	done, err := s.enter()
+	if err == nil {
+		defer done()
+		if err = ctx.Err(); err != nil {
+			err = fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+		}
+	}
+	if err != nil {
+		for i := range changes {
+			settle(i, job.LeaseOutcome{Err: err})
+		}
+		return
+	}
+	holders := s.groupByLease(ctx, changes, settle)
+	ctx, endSession := s.session(ctx)
+	defer endSession()
+	together(ctx, s, holders, s.changeRound, s.changeAlone)
+}
+
+// holder is the changes of one lease within a call, and how far the first that is not settled has come.
+type holder struct {
+	jobID, token string
+	changes      []*leaseChange
+	at           int // the first that is not settled
+	settle       func(place int, o job.LeaseOutcome)
+	tries        *tries
+
+	// look is set while the job is to be read before anything is sent.
+	look bool
+	// suspect is set when the job was read, and the token did not hold the lease.
+	suspect bool
+	// due is what a renewal asked for that was sent.
+	due time.Time
+	// failed is how the change failed that was sent last, and may have been made; alone tells that it was by itself.
+	failed *failure
+	strays bool
+	// among is set when the change was sent beside others, of which some were made: nobody knows which.
+	among bool
+	// doubt is set when a negative answer could not be confirmed.
+	doubt bool
+}
+
+// leaseChange is a change with its place in the call.
+type leaseChange struct {
+	job.LeaseChange
+	place   int
+	settled atomic.Bool // never twice, even where one of many that went on together panics
+}
+
+// groupByLease sorts the changes by job.
+func (s *Store) groupByLease(ctx context.Context, changes []job.LeaseChange, settle func(int, job.LeaseOutcome)) []*holder {
+	type lease struct{ jobID, token string }
+	byLease := make(map[lease]*holder, len(changes))
+	holders := make([]*holder, 0, len(changes))
 	for i := range changes {
-		all.Go(func() { settle(i, s.changeOne(ctx, &changes[i])) })
+		c := &leaseChange{LeaseChange: changes[i], place: i}
+		h := byLease[lease{c.JobID, c.Token}]
+		if h == nil {
+			h = &holder{jobID: c.JobID, token: c.Token, settle: settle, tries: s.newTries(ctx)}
+			byLease[lease{c.JobID, c.Token}] = h
+			holders = append(holders, h)
+		}
+		h.changes = append(h.changes, c)
 	}
-	all.Wait()
+	for _, h := range holders {
+		h.prepare(len(holders) == 1)
+	}
+	inOrder(holders)
+	return holders
 }
 
-func (s *Store) changeOne(ctx context.Context, c *job.LeaseChange) (o job.LeaseOutcome) {
+// prepare begins with the next change. A release is looked up first where others are sent with it: once it is made, somebody
+// else may claim the work before that is read, and nobody could tell whether it was this call that gave it back.
+func (h *holder) prepare(alone bool) {
+	c := h.change()
+	h.look = !alone && c.Kind == job.Releasing || c.Token == "" // which holds nothing, and is never stored
+	h.suspect, h.due, h.failed, h.strays, h.among, h.doubt = false, time.Time{}, nil, false, false, false
+}
+
+// change is the first that is not settled.
+func (h *holder) change() *leaseChange { return h.changes[h.at] }
+
+// errEarlier: a change waits for one before it, of which nobody knows.
+var errEarlier = errors.New("what became of an earlier change of the lease is not known")
+
+func (h *holder) id() string { return h.jobID }
+
+func (h *holder) past() *tries { return h.tries }
+
+func (h *holder) sent() bool { return h.among }
+
+func (h *holder) detach() {} // what it has is its own
+
+// giveUp settles the change by what its tries came to. What comes after it is not sent.
+func (h *holder) giveUp() {
+	h.tries.unknown = h.tries.unknown || h.among || h.doubt
+	h.change().tell(h.settle, job.LeaseOutcome{Err: h.tries.err()})
+	h.fail(fmt.Errorf("%w: %w", job.ErrUnavailable, errEarlier))
+}
+
+func (h *holder) fail(err error) {
+	for _, c := range h.changes {
+		c.tell(h.settle, job.LeaseOutcome{Err: err})
+	}
+}
+
+func (c *leaseChange) tell(settle func(int, job.LeaseOutcome), o job.LeaseOutcome) {
+	if !c.settled.Swap(true) {
+		settle(c.place, o)
+	}
+}
+
+// settled tells the caller what became of the change, and whether there is another one to be made.
+func (s *Store) settled(h *holder, o job.LeaseOutcome) (more bool) {
+	h.change().tell(h.settle, o)
+	if h.at++; h.at == len(h.changes) {
+		return false
+	}
+	h.tries = s.newTries(h.tries.ctx)
+	h.prepare(false)
+	return true
+}
+
+// update is what the change does to work under its token's lease.
+func (h *holder) update(now time.Time) any {
+	c := h.change()
 	if c.Kind == job.Renewal {
-		o.Lease, o.Err = s.renew(ctx, c.JobID, c.Token, c.Duration)
-	} else {
-		o.Err = s.end(ctx, c.JobID, c.Token, func(w job.Work) (job.Work, error) { return w.Change(*c, s.now()) })
+		h.due = job.Millis(now.Add(c.Duration))
+		return renewal(h.due, c.Duration)
 	}
-	return o
-}
-
-func (s *Store) renew(ctx context.Context, jobID, token string, d time.Duration) (job.Lease, error) {
-	c := &leaseChange{jobID: jobID, token: token}
-	due := time.Time{}
-	c.write = func(ctx context.Context) (*job.Work, *failure) {
-		now, err := s.grantTime(ctx)
-		if err != nil {
-			return nil, &failure{fateUnsent, err}
-		}
-		due = job.Millis(now.Add(d))
-		return s.writeRenewal(ctx, jobID, token, due, d)
-	}
-	c.done = func(w job.Work) bool { return w.Holds(token) && !w.Due.Before(due) }
-	w, err := s.changeLease(ctx, c)
-	if err != nil {
-		return job.Lease{}, err
-	}
-	w = s.told(w)
-	return w.Lease(s.latest()), nil
-}
-
-// writeRenewal sends a renewal, and gives the work as it is then, or nil where the token holds no lease. It never makes the
-// lease shorter: one that lands late must not take back what the caller of a later one was told.
-func (s *Store) writeRenewal(ctx context.Context, jobID, token string, due time.Time, d time.Duration) (*job.Work, *failure) {
-	tracked, sent := track(ctx)
-	max := func(field string, ours any) bson.E { // of absent values that of the other
-		return bson.E{Key: inWork(field), Value: bson.D{{Key: "$max", Value: bson.A{"$" + inWork(field), ours}}}}
-	}
-	granted := bson.E{Key: inWork(workGranted), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workGranted), job.MaxLease.Milliseconds()}}}}
-	doc, err := s.coll.FindOneAndUpdate(tracked, heldWith(jobID, token), mongo.Pipeline{
-		{{Key: "$set", Value: bson.D{granted}}},
-		{{Key: "$set", Value: bson.D{max(workDue, due), max(workGranted, d.Milliseconds())}}},
-	}, options.FindOneAndUpdate().SetReturnDocument(options.After).
-		SetProjection(bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}})).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return nil, nil
-	}
-	if err != nil {
-		f := writeFailed(err, sent)
-		var ce mongo.CommandError
-		if sent.sent == 1 && errors.As(err, &ce) && lostRace(int(ce.Code)) {
-			f.fate = fateRetry
-		}
-		s.log.Warn("a lease could not be renewed", "store", s.String(), "job_id", jobID, "error", s.explain(f))
-		return nil, f
-	}
-	r, err := decode(doc, false)
-	if err != nil {
-		return nil, &failure{fateUnknown, err}
-	}
-	return &r.Work, nil
-}
-
-// end ends a lease. The work that the token has ended already is left as it is by the change.
-func (s *Store) end(ctx context.Context, jobID, token string, change func(job.Work) (job.Work, error)) error {
-	c := &leaseChange{jobID: jobID, token: token}
-	c.write = func(ctx context.Context) (*job.Work, *failure) { return s.writeEnd(ctx, jobID, token, change) }
-	c.done = func(w job.Work) bool {
-		next, err := change(w)
-		return err == nil && next == w
-	}
-	_, err := s.changeLease(ctx, c)
-	return err
-}
-
-// writeEnd sends the end of a lease, and gives the work in the fields that change, or nil where the token holds no lease.
-func (s *Store) writeEnd(ctx context.Context, jobID, token string, change func(job.Work) (job.Work, error)) (*job.Work, *failure) {
-	held := running(token)
-	next, err := change(held)
-	if err != nil {
-		return nil, nil // an empty token holds nothing
-	}
+	held := running(c.Token)
+	next, _ := held.Change(c.LeaseChange, now) // which its token holds
 	attempts := next.Attempts - held.Attempts
 	next.Attempts = held.Attempts
 	update := workChange(&held, &next)
 	if attempts != 0 {
 		update = append(update, bson.E{Key: "$inc", Value: bson.D{{Key: inWork(workAttempts), Value: attempts}}})
 	}
-	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, heldWith(jobID, token), update)
-	if err != nil {
-		f := writeFailed(err, sent)
-		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", jobID, "error", s.explain(f))
-		return nil, f
-	}
-	if result.MatchedCount == 0 {
-		return nil, nil
-	}
-	s.opts.Watch.Tell(jobID, &held, &next)
-	return &next, nil
+	return update
 }
 
-// heldWith matches the job while the token holds the lease on its work. An empty token holds nothing, and is never stored.
+// renewal lets a lease run until due, and never makes it shorter: one that lands late must not take back what the caller of
+// a later one was told.
+func renewal(due time.Time, d time.Duration) mongo.Pipeline {
+	most := func(field string, ours any) bson.E { // of absent values that of the other
+		return bson.E{Key: inWork(field), Value: bson.D{{Key: "$max", Value: bson.A{"$" + inWork(field), ours}}}}
+	}
+	granted := bson.E{Key: inWork(workGranted), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workGranted), job.MaxLease.Milliseconds()}}}}
+	return mongo.Pipeline{
+		{{Key: "$set", Value: bson.D{granted}}},
+		{{Key: "$set", Value: bson.D{most(workDue, due), most(workGranted, d.Milliseconds())}}},
+	}
+}
+
+// heldWith matches the job while the token holds the lease on its work.
 func heldWith(jobID, token string) bson.D {
 	return bson.D{
 		{Key: fieldJobID, Value: jobID},
 		{Key: inWork(workState), Value: job.StateLeased.String()},
 		{Key: inWork(workToken), Value: token},
 	}
-}
-
-// leaseChange is a change of work by the holder of its lease.
-type leaseChange struct {
-	jobID, token string
-	// write sends it. It gives the work as changed, or nil where the token holds no lease.
-	write func(ctx context.Context) (*job.Work, *failure)
-	// done tells of work as it was read whether the change was made.
-	done func(w job.Work) bool
 }
 
 // running is work under a lease. Every field that the end of a lease changes has a value here that it cannot become, so
@@ -160,117 +208,12 @@ func running(token string) job.Work {
 	}
 }
 
-// changeLease makes a change whose only condition is that the token holds the lease, so that nothing has to be read before.
-// Where the write may have been applied, or matched nothing, reading may tell that the change by this token was made. That
-// it was not is concluded from an acknowledged write alone, and then confirmed: a primary that was deposed, and does not
-// know it, also says that nothing matches.
-func (s *Store) changeLease(ctx context.Context, c *leaseChange) (job.Work, error) {
-	done, err := s.enter()
-	if err != nil {
-		return job.Work{}, err
+// isMade tells of work as it was read whether the change was made, by this call or an earlier one.
+func (h *holder) isMade(w job.Work, now time.Time) bool {
+	c := h.change()
+	if c.Kind == job.Renewal {
+		return !h.due.IsZero() && w.Holds(c.Token) && !w.Due.Before(h.due)
 	}
-	defer done()
-	if err := ctx.Err(); err != nil {
-		return job.Work{}, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
-	}
-	within, endSession := s.session(ctx)
-	defer endSession()
-	doubt := false // what was to be confirmed could not be
-	for t := s.newTries(ctx); ; {
-		changed, f := c.write(within)
-		if changed != nil {
-			return *changed, nil
-		}
-		if f == nil || !f.hopeless() {
-			w, seen := c.judge(s.read(within, c.jobID, false))
-			if seen != nil && seen.negative() && f == nil {
-				if w, seen = c.judge(s.confirm(ctx, c.jobID, false)); seen != nil && seen.negative() && !t.unknown {
-					return job.Work{}, seen.cause
-				}
-				doubt = seen != nil && !errors.Is(seen, errChanged)
-			}
-			if seen == nil {
-				return w, nil
-			}
-			if f == nil {
-				f = seen
-			}
-		}
-		if !t.again(f) {
-			t.unknown = t.unknown || doubt
-			return job.Work{}, t.err()
-		}
-	}
-}
-
-// judge tells of a record as it was read whether the change was made. The failure is negative when neither that is so nor
-// the token holds the lease.
-func (c *leaseChange) judge(r stored, f *failure) (job.Work, *failure) {
-	switch {
-	case f != nil:
-		return job.Work{}, f
-	case c.done(r.Work):
-		return r.Work, nil
-	case r.Work.Holds(c.token):
-		return job.Work{}, &failure{fateRetry, errChanged}
-	}
-	return job.Work{}, &failure{fateRefused, job.ErrLeaseLost}
-}
-
-// negative tells whether the failure is an answer: that there is no such job, or that the lease is lost.
-func (f *failure) negative() bool {
-	return errors.Is(f, job.ErrNotFound) || errors.Is(f, job.ErrLeaseLost)
-}
-
-// Unclaim implements [job.Store].
-func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
-	done, err := s.enter()
-	if err != nil {
-		return err
-	}
-	defer done()
-	for i := range claims {
-		if c := &claims[i]; c.Granted {
-			err = errors.Join(err, s.unclaim(ctx, c))
-		}
-	}
-	return err
-}
-
-func (s *Store) unclaim(ctx context.Context, c *job.Claimed) error {
-	held := running(c.Lease.Token)
-	held.Due = c.Lease.Expires
-	next, err := held.Unclaim(c.Lease.Token, c.Lease.Expires, s.now())
-	if err != nil {
-		return nil // an empty token holds nothing
-	}
-	next.Attempts = held.Attempts
-	update := append(workChange(&held, &next), bson.E{Key: "$inc", Value: bson.D{{Key: inWork(workAttempts), Value: int32(-1)}}})
-	for t := s.newTries(ctx); ; {
-		tracked, sent := track(ctx)
-		result, err := s.coll.UpdateOne(tracked, bson.D{
-			{Key: fieldJobID, Value: c.Record.JobID},
-			{Key: inWork(workState), Value: job.StateLeased.String()},
-			{Key: inWork(workToken), Value: c.Lease.Token},
-			{Key: inWork(workDue), Value: c.Lease.Expires},
-		}, update)
-		var f *failure
-		switch {
-		case err != nil:
-			f = writeFailed(err, sent)
-		case result.MatchedCount > 0:
-			return nil
-		default:
-			// One that another call was told of since is due later; one that is gone, maybe by an earlier try, is not held.
-			r, rf := s.read(ctx, c.Record.JobID, false)
-			if f = rf; f == nil && (!r.Work.Holds(c.Lease.Token) || !r.Work.Due.Equal(c.Lease.Expires)) || f != nil && f.negative() {
-				return nil
-			} else if f == nil {
-				f = &failure{fateRetry, errChanged}
-			}
-		}
-		if !t.again(f) {
-			return t.err()
-		}
-	}
+	next, err := w.Change(c.LeaseChange, now)
+	return err == nil && next == w
 }

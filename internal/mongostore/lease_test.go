@@ -77,7 +77,7 @@ func TestRenewLandsLater(t *testing.T) {
 	b := newBench(t, "")
 	o := b.must(newDelivery(t, "j", "r", job.ModeLeased))
 	release := make(chan struct{})
-	rule := b.proxy.Add(&wireproxy.Rule{Command: "findAndModify", Times: 1, Do: wireproxy.Hold(release)})
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: wireproxy.Hold(release)})
 	ctx, cancel := context.WithCancel(within(t))
 	go func() {
 		_ = rule.Begun(ctx, 1)

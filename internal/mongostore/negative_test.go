@@ -35,8 +35,6 @@ func startDeposed(t *testing.T) *deposed {
 	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
 	d := &deposed{fakeServer: f, store: s}
 	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
-	f.answer("findAndModify", bson.D{{Key: "ok", Value: 1.0}, {Key: "value", Value: nil}, {Key: "lastErrorObject", Value: bson.D{
-		{Key: "n", Value: int32(0)}, {Key: "updatedExisting", Value: false}}}})
 	f.answerWith("find", func(command bson.Raw) bson.D {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -200,5 +198,61 @@ func TestMissIsNotOlderThanItsCall(t *testing.T) {
 	}
 	if err := <-second; err != nil {
 		t.Errorf("a job that was recorded before the call: %v", err)
+	}
+}
+
+// TestNegativeAnswersInBulk: of several changes in one bulk, of which a deposed primary says that none or one matched, each
+// is told what holds of its own job.
+func TestNegativeAnswersInBulk(t *testing.T) {
+	d := startDeposed(t)
+	work := func(state, token string) bson.D {
+		return bson.D{{Key: "state", Value: state}, {Key: "mode", Value: "leased"}, {Key: "token", Value: token},
+			{Key: "due", Value: time.Now().Add(time.Hour)}, {Key: "generation", Value: int64(1)}, {Key: "attempts", Value: int32(1)}}
+	}
+	mine, another, ended := work("leased", "mine"), work("leased", "another"), work("completed", "mine")
+	jobs := []struct {
+		id       string
+		old, now bson.D // the work that each read finds
+		want     error
+	}{
+		{"done", ended, ended, nil},
+		{"done, not yet seen", mine, ended, nil},
+		{"done, before it was recorded", nil, ended, nil},
+		{"lost", another, another, job.ErrLeaseLost},
+		{"absent", nil, nil, job.ErrNotFound},
+		{"held, but no write matches", another, mine, job.ErrUnavailable},
+	}
+	d.answerWith("find", func(command bson.Raw) bson.D {
+		var found []bson.D
+		filter := command.Lookup("filter").String()
+		level, _ := command.Lookup("readConcern", "level").StringValueOK()
+		for _, j := range jobs {
+			w := j.old
+			if level == "linearizable" || j.id == "done, not yet seen" && len(d.commands("update")) > 1 {
+				w = j.now
+			}
+			if w != nil && strings.Contains(filter, `"`+j.id+`"`) {
+				found = append(found, bson.D{{Key: "job_id", Value: j.id}, {Key: "deliveries", Value: int32(1)}, {Key: "work", Value: w}})
+			}
+		}
+		return cursorOf(found...)
+	})
+	for _, matched := range []int32{0, 1} {
+		d.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: matched}, {Key: "nModified", Value: matched}})
+		var changes []job.LeaseChange
+		for _, j := range jobs {
+			changes = append(changes, job.CompleteWork(j.id, "mine", ""))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		for i, o := range d.store.ChangeLeases(ctx, changes) {
+			want := jobs[i].want
+			if matched == 1 && errors.Is(want, job.ErrUnavailable) && o.Err == nil { // alone it is the one that matched
+				continue
+			}
+			if !errors.Is(o.Err, want) {
+				t.Errorf("%s, %d matched: %v, want %v", jobs[i].id, matched, o.Err, want)
+			}
+		}
+		cancel()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -89,20 +90,20 @@ func (s *Store) readFrom(ctx context.Context, coll *mongo.Collection, jobID stri
 // errForeignID: the filter matches a document whose job_id is something else than that text, such as a list with it.
 var errForeignID = errors.New("its job_id is not a text, or a list of texts")
 
-// find reads the groups' records, without their payloads. The ids under which there is what cannot be used are in
+// find reads the records with the ids, without their payloads. The ids under which there is what cannot be used are in
 // unusable.
-func (s *Store) find(ctx context.Context, groups []*group) (records map[string]stored, unusable map[string]error, err error) {
-	f := filter(groups[0].jobID)
-	if len(groups) > 1 {
-		f = filterAll(groups)
+func (s *Store) find(ctx context.Context, ids []string) (records map[string]stored, unusable map[string]error, err error) {
+	f := filter(ids[0])
+	if len(ids) > 1 {
+		f = filterAll(ids)
 	}
 	cursor, err := s.coll.Find(ctx, f, options.Find().SetProjection(withoutBody).
-		SetLimit(int64(len(groups))).SetBatchSize(int32(len(groups)+1)))
+		SetLimit(int64(len(ids))).SetBatchSize(int32(len(ids)+1)))
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
-	records, unusable = make(map[string]stored, len(groups)), map[string]error{}
+	records, unusable = make(map[string]stored, len(ids)), map[string]error{}
 	for cursor.Next(ctx) {
 		r, err := decode(cursor.Current, false)
 		if err != nil {
@@ -124,7 +125,7 @@ func (s *Store) find(ctx context.Context, groups []*group) (records map[string]s
 // confirm reads one record as it stands at this moment: not as a primary that was deposed, and does not know it, has it.
 // Negative answers rest on it. It does not belong to the session of a call.
 func (s *Store) confirm(ctx context.Context, jobID string, withBody bool) (stored, *failure) {
-	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	ctx, cancel := context.WithTimeout(mongo.NewSessionContext(ctx, nil), confirmTimeout)
 	defer cancel()
 	if t := s.deployment.Load(); t.kind == standalone || s.unlinear.Load() {
 		return s.read(ctx, jobID, withBody)
@@ -193,12 +194,12 @@ func filter(jobID string) bson.Raw {
 	return end(bsoncore.AppendStringElement(b, fieldJobID, jobID), i)
 }
 
-func filterAll(groups []*group) bson.Raw {
+func filterAll(ids []string) bson.Raw {
 	top, b := bsoncore.AppendDocumentStart(nil)
 	in, b := bsoncore.AppendDocumentElementStart(b, fieldJobID)
 	list, b := bsoncore.AppendArrayElementStart(b, "$in")
-	for i, g := range groups {
-		b = bsoncore.AppendStringElement(b, fmt.Sprint(i), g.jobID)
+	for i, id := range ids {
+		b = bsoncore.AppendStringElement(b, strconv.Itoa(i), id)
 	}
 	return end(end(end(b, list), in), top)
 }

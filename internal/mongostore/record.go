@@ -1,12 +1,9 @@
 package mongostore
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -43,15 +40,7 @@ type group struct {
 
 // Record implements [job.Store].
 func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Outcome {
-	out := make([]job.Outcome, len(deliveries))
-	var open sync.WaitGroup
-	open.Add(len(deliveries))
-	s.RecordEach(ctx, deliveries, func(i int, o job.Outcome) {
-		out[i] = o
-		open.Done()
-	})
-	open.Wait()
-	return out
+	return all(ctx, deliveries, s.RecordEach)
 }
 
 // RecordEach implements [job.EachRecorder]: one bulk for all, and one read for those that were not the first. When the
@@ -74,30 +63,10 @@ func (s *Store) RecordEach(ctx context.Context, deliveries []job.Delivery, settl
 	groups := s.groupByJob(ctx, deliveries, settle)
 	ctx, endSession := s.session(ctx)
 	defer endSession()
-	s.together(ctx, groups)
+	together(ctx, s, groups, s.recordRound, s.alone)
 }
 
-// together records groups in as few commands as there can be.
-func (s *Store) together(ctx context.Context, groups []*group) {
-	for t := s.newTries(ctx); len(groups) > 0; {
-		r := s.round(ctx, groups)
-		for _, g := range r.alone {
-			s.goOn(ctx, []*group{g}, func(ctx context.Context) { s.alone(ctx, g) })
-		}
-		if later := r.untimed; len(later) > 0 {
-			s.goOn(ctx, later, func(ctx context.Context) { s.together(ctx, s.whenTimed(ctx, later)) })
-		}
-		groups = r.struck
-		if len(groups) > 0 && !t.again(r.failed) {
-			for _, g := range groups {
-				g.giveUp()
-			}
-			return
-		}
-	}
-}
-
-// groupByJob sorts the deliveries by job, so that bulks which overlap lock in one order and cannot deadlock.
+// groupByJob sorts the deliveries by job.
 func (s *Store) groupByJob(ctx context.Context, deliveries []job.Delivery, settle func(int, job.Outcome)) []*group {
 	byID := make(map[string]*group, len(deliveries))
 	groups := make([]*group, 0, len(deliveries))
@@ -111,7 +80,7 @@ func (s *Store) groupByJob(ctx context.Context, deliveries []job.Delivery, settl
 		}
 		g.deliveries, g.places = append(g.deliveries, d), append(g.places, i)
 	}
-	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
+	inOrder(groups)
 	return groups
 }
 
@@ -120,70 +89,10 @@ func (g *group) leases() bool {
 	return slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool { return d.Mode == job.ModeLeased })
 }
 
-// session makes reads causally follow the writes of the same call, and of the call that it goes on for, where the database
-// has sessions.
-func (s *Store) session(ctx context.Context) (context.Context, func()) {
-	none := mongo.NewSessionContext(ctx, nil) // nor that of the call that it goes on for, which may be another goroutine's
-	if t := s.deployment.Load(); t == nil || !t.sessions {
-		return none, func() {}
-	}
-	session, err := s.client.StartSession()
-	if err != nil {
-		return none, func() {}
-	}
-	if before := mongo.SessionFromContext(ctx); before != nil {
-		// Neither fails on what another session says.
-		_ = session.AdvanceClusterTime(before.ClusterTime())
-		_ = session.AdvanceOperationTime(before.OperationTime())
-	}
-	return mongo.NewSessionContext(ctx, session), func() { session.EndSession(context.WithoutCancel(ctx)) }
-}
-
-// goOn lets groups go on without their call until they are settled.
-func (s *Store) goOn(ctx context.Context, groups []*group, do func(context.Context)) {
-	for _, g := range groups {
-		for i, d := range g.deliveries {
-			g.deliveries[i] = new(*d) // so that it does not keep the bodies of all the call's deliveries
-		}
-	}
-	ctx, endSession := s.session(ctx) // of its own: sessions are not for two goroutines
-	s.calls.Add(1)                    // within a call, so that Close waits already
-	go func() {
-		defer s.calls.Done()
-		defer endSession()
-		defer func() {
-			if p := recover(); p != nil {
-				s.log.Error("panic while recording a delivery", "panic", p, "stack", string(debug.Stack()))
-				for _, g := range groups {
-					g.fail(fmt.Errorf("%w: panic", job.ErrOutcomeUnknown))
-				}
-			}
-		}()
-		do(ctx)
-	}()
-}
-
-// whenTimed waits until leases may be granted, and returns the groups then. When the context ends before, they are given
-// up, and none is returned.
-func (s *Store) whenTimed(ctx context.Context, groups []*group) []*group {
-	err := s.timed(ctx)
-	if err == nil {
-		return groups
-	}
-	for _, g := range groups {
-		if g.tries.unknown || g.written { // a write of it was sent
-			g.fail(fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err()))
-		} else {
-			g.fail(err)
-		}
-	}
-	return nil
-}
-
 // alone records one group.
 func (s *Store) alone(ctx context.Context, g *group) {
 	for {
-		if g.leases() && s.whenTimed(ctx, []*group{g}) == nil {
+		if g.leases() && whenTimed(ctx, s, []*group{g}) == nil {
 			return
 		}
 		if g.known {
@@ -193,7 +102,7 @@ func (s *Store) alone(ctx context.Context, g *group) {
 		if g.duplicates == suspectTries && s.isForeign(ctx, g) {
 			return
 		}
-		r := s.round(ctx, []*group{g})
+		r := s.recordRound(ctx, []*group{g})
 		if len(r.alone)+len(r.struck)+len(r.untimed) == 0 {
 			return
 		}
@@ -250,6 +159,19 @@ func (g *group) fail(err error) {
 }
 
 func (g *group) giveUp() { g.fail(g.tries.err()) }
+
+func (g *group) id() string { return g.jobID }
+
+func (g *group) past() *tries { return g.tries }
+
+func (g *group) sent() bool { return g.written }
+
+// detach copies the deliveries, so that the group does not keep the bodies of all the call's.
+func (g *group) detach() {
+	for i, d := range g.deliveries {
+		g.deliveries[i] = new(*d)
+	}
+}
 
 // recordConflicts counts the conflicts, keeps each job's latest, and settles the groups. Best effort: the deliveries are
 // recorded and decided, and a failure here must not make that unknown.

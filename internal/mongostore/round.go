@@ -1,7 +1,6 @@
 package mongostore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,35 +9,24 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-const (
-	// suspectTries is after how many tries a duplicate key is looked into.
-	suspectTries = 8
-	// maxBulk bounds a bulk on the wire, in bytes: the driver splits one over 48 MB.
-	maxBulk = 40_000_000
-)
+// suspectTries is after how many tries a duplicate key is looked into.
+const suspectTries = 8
 
-// round is one try of many groups.
-type round struct {
-	*Store
-	ctx context.Context
-	// struck are those that the database failed all alike, and failed is how.
-	struck []*group
-	failed *failure
-	// alone are those that are to go on by themselves, untimed those that wait for the clock.
-	alone, untimed []*group
+// recording is one try of many groups.
+type recording struct {
+	round[*group]
 	// looked is true once a refused hint had the unique index looked at, and index is what was wrong with it.
 	looked bool
 	index  error
 }
 
-// round writes the groups that are not yet written, reads those that are not new, and settles what is known then.
-func (s *Store) round(ctx context.Context, groups []*group) *round {
-	r := &round{Store: s, ctx: ctx}
+// recordRound writes the groups that are not yet written, reads those that are not new, and settles what is known then.
+func (s *Store) recordRound(ctx context.Context, groups []*group) *round[*group] {
+	r := &recording{round: round[*group]{Store: s, ctx: ctx}}
 	now, known := s.time()
 	write := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool {
 		if !g.written && !known && g.leases() {
@@ -48,16 +36,8 @@ func (s *Store) round(ctx context.Context, groups []*group) *round {
 		}
 		return g.written
 	})
-	for len(write) > 0 {
-		n, size := 0, 0
-		for ; n < len(write); n++ {
-			size += len(s.updateOf(write[n], now).bytes) + len(write[n].jobID) + 256
-			if n > 0 && size > maxBulk {
-				break
-			}
-		}
-		r.write(write[:n])
-		write = write[n:]
+	for part := range parts(write, func(g *group) int { return len(s.updateOf(g, now).bytes) + len(g.jobID) }) {
+		r.write(part)
 	}
 	var read, decided []*group
 	for _, g := range groups {
@@ -73,34 +53,11 @@ func (s *Store) round(ctx context.Context, groups []*group) *round {
 		decided = append(decided, r.read(read)...)
 	}
 	r.settle(decided)
-	slices.SortFunc(r.struck, func(a, b *group) int { return cmp.Compare(a.jobID, b.jobID) })
-	return r
-}
-
-// strike notes a failure that is the same for all.
-func (r *round) strike(groups []*group, f *failure) {
-	r.failed = f
-	for _, g := range groups {
-		if g.tries.note(f) {
-			r.struck = append(r.struck, g)
-		} else {
-			g.giveUp()
-		}
-	}
-}
-
-// stray notes a failure of one group.
-func (r *round) stray(g *group, f *failure) {
-	if g.tries.note(f) {
-		r.alone = append(r.alone, g)
-		return
-	}
-	r.log.Error("the database refuses a delivery", "store", r.String(), "job_id", g.jobID, "error", r.explain(f))
-	g.giveUp()
+	return &r.round
 }
 
 // write sends one bulk and notes each group's fate.
-func (r *round) write(groups []*group) {
+func (r *recording) write(groups []*group) {
 	hint := r.hintName()
 	r.looked = false
 	models := make([]mongo.WriteModel, len(groups))
@@ -111,40 +68,27 @@ func (r *round) write(groups []*group) {
 		}
 		models[i] = m
 	}
-	tracked, sent := track(r.ctx)
-	// Unordered, so that one bad item spoils no other. A lone one has no others, and an ordered bulk costs DocumentDB less.
-	result, err := r.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(len(models) == 1))
-	var bulk mongo.BulkWriteException
-	if err != nil && !errors.As(err, &bulk) || sent.commands > 1 {
-		f := &failure{fateUnknown, cmp.Or(err, errSplit)}
-		if sent.commands <= 1 {
-			f = commandFailed(err, sent)
-		}
+	b := r.Store.write(r.ctx, models)
+	if b.whole != nil {
 		if len(groups) > 1 || groups[0].tries.n == 0 { // what goes alone fails often in an outage
-			r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(f))
+			r.log.Warn("a bulk of deliveries failed", "store", r.String(), "deliveries", len(groups), "error", r.explain(b.whole))
 		}
-		r.strike(groups, f)
+		r.strike(groups, b.whole)
 		return
 	}
-	if bulk.WriteConcernError != nil {
-		r.log.Warn("a write concern was not met", "store", r.String(), "code", bulk.WriteConcernError.Code, "error", bulk.WriteConcernError.Message)
-	}
-	failed := failedItems(bulk)
-	// Some mongos lose the write concern error of a bulk in which an item failed: what was created is then to be read at a
-	// majority before it is answered.
-	confirm := len(failed) > 0 && r.deployment.Load().kind == sharded
+	confirm := b.confirm(r.Store)
 	var unconfirmed []*group
 	for i, g := range groups {
-		e, bad := failed[i]
+		e, bad := b.failed[i]
 		switch {
 		case bad:
 			r.item(g, e, hint != "")
-		case bulk.WriteConcernError != nil:
+		case b.unsafe != nil:
 			// It may yet be rolled back: the next try finds our own record, or makes it.
 			unconfirmed = append(unconfirmed, g)
 		default:
 			g.written, g.duplicates = true, 0
-			_, upserted := result.UpsertedIDs[int64(i)]
+			_, upserted := b.upserted[int64(i)]
 			if g.created = upserted && !confirm; g.created {
 				g.record = stored{Record: g.fresh}
 				g.record.Body, g.record.Deliveries = job.Body{}, int64(len(g.deliveries))
@@ -152,12 +96,12 @@ func (r *round) write(groups []*group) {
 		}
 	}
 	if len(unconfirmed) > 0 {
-		r.strike(unconfirmed, &failure{fateUnknown, err})
+		r.strike(unconfirmed, &failure{fateUnknown, b.unsafe})
 	}
 }
 
 // item notes the failure of one item of a bulk.
-func (r *round) item(g *group, e mongo.WriteError, hinted bool) {
+func (r *recording) item(g *group, e mongo.WriteError, hinted bool) {
 	g.duplicates++
 	if e.Code != codeDuplicateKey {
 		g.duplicates = 0
@@ -203,7 +147,7 @@ func (s *Store) updateOf(g *group, now time.Time) update {
 // isForeign gives the group up when its key is a duplicate in another index than ours, where the database does not say
 // which index it is: then the job is not recorded.
 func (s *Store) isForeign(ctx context.Context, g *group) bool {
-	records, unusable, err := s.find(ctx, []*group{g})
+	records, unusable, err := s.find(ctx, []string{g.jobID})
 	if err != nil || len(records)+len(unusable) > 0 {
 		return false
 	}
@@ -215,8 +159,8 @@ func (s *Store) isForeign(ctx context.Context, g *group) bool {
 }
 
 // read reads the records of groups that were recorded before, and returns those that it found.
-func (r *round) read(groups []*group) (found []*group) {
-	records, unusable, err := r.find(r.ctx, groups)
+func (r *recording) read(groups []*group) (found []*group) {
+	records, unusable, err := r.find(r.ctx, idsOf(groups))
 	if err != nil {
 		r.log.Warn("a read of recorded jobs failed", "store", r.String(), "jobs", len(groups), "error", r.explain(err))
 		r.strike(groups, &failure{fateUnknown, err})
@@ -241,7 +185,7 @@ func (r *round) read(groups []*group) (found []*group) {
 }
 
 // settle decides the groups and settles them, but for those that may claim work: these go on alone.
-func (r *round) settle(groups []*group) {
+func (r *recording) settle(groups []*group) {
 	var conflicting []*group
 	for _, g := range groups {
 		if slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool {
