@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type memoryJobs struct {
 	onRecord func(ctx context.Context, d job.Delivery) error
 	onGet    func(ctx context.Context) error
 	onCheck  func(ctx context.Context) error
+	// workUnready is why work cannot be claimed.
+	workUnready atomic.Pointer[error]
 }
 
 func (m *memoryJobs) Record(ctx context.Context, ds []job.Delivery) []job.Outcome {
@@ -108,6 +111,13 @@ func (m *memoryJobs) Get(ctx context.Context, jobID string, withBody bool) (job.
 func (m *memoryJobs) Check(ctx context.Context) error {
 	if m.onCheck != nil {
 		return m.onCheck(ctx)
+	}
+	return nil
+}
+
+func (m *memoryJobs) CheckWork(context.Context) error {
+	if err := m.workUnready.Load(); err != nil {
+		return *err
 	}
 	return nil
 }

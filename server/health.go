@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -26,11 +27,10 @@ type healthService struct {
 	store    job.Checker
 	interval time.Duration
 	log      *slog.Logger
-	// services are the names that have a status, "" for the server as a whole.
-	services []string
 	// serving and reason are what the store said last, level how loudly that was logged, and began when it was first asked;
-	// only the goroutine that asks it uses them.
+	// only the goroutine that asks it uses them. working is whether work could be claimed.
 	serving bool
+	working bool
 	reason  string
 	level   slog.Level
 	began   time.Time
@@ -41,18 +41,28 @@ type healthService struct {
 	cancel   context.CancelFunc
 }
 
-func newHealthService(store job.Checker, interval time.Duration, log *slog.Logger, services ...string) *healthService {
+func newHealthService(store job.Checker, interval time.Duration, log *slog.Logger) *healthService {
 	h := &healthService{
-		Server: health.NewServer(), store: store, interval: interval, log: log, began: time.Now(), services: append([]string{""}, services...),
-		ready: make(chan struct{}),
+		Server: health.NewServer(), store: store, interval: interval, log: log, began: time.Now(), ready: make(chan struct{}),
 	}
 	h.stopping, h.cancel = context.WithCancel(context.Background())
-	h.set(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	h.set(false, generalHealth...)
+	h.set(false, workHealth)
 	return h
 }
 
-func (h *healthService) set(s grpc_health_v1.HealthCheckResponse_ServingStatus) {
-	for _, name := range h.services {
+// generalHealth are the names whose status is the store's, "" for the server as a whole. workHealth needs more of the store.
+var (
+	generalHealth = []string{"", joboncev1.IdempotencyService_ServiceDesc.ServiceName}
+	workHealth    = joboncev1.WorkService_ServiceDesc.ServiceName
+)
+
+func (h *healthService) set(serving bool, services ...string) {
+	s := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		s = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	for _, name := range services {
 		h.SetServingStatus(name, s)
 	}
 }
@@ -75,9 +85,14 @@ func (h *healthService) run(ctx context.Context, prepared <-chan struct{}) {
 
 // ask asks the store once and says what it answers. Without an answer by the end of ctx all stays as it is.
 func (h *healthService) ask(ctx context.Context) {
-	err := h.check(ctx)
+	err := h.check(ctx, h.store.Check)
+	working := err == nil && h.check(ctx, h.store.CheckWork) == nil // The store logs why not.
 	if ctx.Err() != nil {
 		return
+	}
+	if working != h.working {
+		h.set(working, workHealth)
+		h.working = working
 	}
 	level := slog.LevelError
 	select {
@@ -89,7 +104,7 @@ func (h *healthService) ask(ctx context.Context) {
 	}
 	switch {
 	case err == nil && !h.serving:
-		h.set(grpc_health_v1.HealthCheckResponse_SERVING)
+		h.set(true, generalHealth...)
 		h.log.Info("serving: the store is ready")
 		select {
 		case <-h.ready:
@@ -98,17 +113,17 @@ func (h *healthService) ask(ctx context.Context) {
 		}
 	case err != nil && (h.serving || err.Error() != h.reason || level > h.level):
 		// A new reason is a change, too.
-		h.set(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		h.set(false, generalHealth...)
 		h.log.Log(ctx, level, "not serving: the store is not ready", "reason", err)
 		h.reason, h.level = err.Error(), level
 	}
 	h.serving = err == nil
 }
 
-func (h *healthService) check(ctx context.Context) error {
+func (h *healthService) check(ctx context.Context, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	return h.store.Check(ctx)
+	return ask(ctx)
 }
 
 // stop says NOT_SERVING for good and ends the watches.

@@ -114,12 +114,34 @@ func TestHealthHearsOfReadiness(t *testing.T) {
 	<-s.server.Ready()
 }
 
+// TestHealthOfWork: WorkService alone does not serve while work cannot be claimed.
+func TestHealthOfWork(t *testing.T) {
+	jobs := new(memoryJobs)
+	missing := errors.New("an index is missing")
+	jobs.workUnready.Store(&missing)
+	s := start(t, Config{HealthInterval: time.Millisecond}, jobs)
+	general := watchAll(t, s)
+	expect(t, general, serving)
+	w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: workHealth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := []watch{w}
+	expect(t, work, notServing)
+	jobs.workUnready.Store(nil)
+	expect(t, work, serving)
+	jobs.workUnready.Store(&missing)
+	expect(t, work, notServing)
+	s.stop()
+	expect(t, general, notServing) // and nothing before
+}
+
 // TestHealthGivesTheStartTime: a store that is not ready yet is an error only when it takes long.
 func TestHealthGivesTheStartTime(t *testing.T) {
 	var log strings.Builder
 	var failure error
 	h := newHealthService(&memoryJobs{onCheck: func(context.Context) error { return failure }}, time.Hour,
-		slog.New(slog.NewTextHandler(&log, nil)), "service")
+		slog.New(slog.NewTextHandler(&log, nil)))
 	ask := func(err error, level string) {
 		t.Helper()
 		log.Reset()

@@ -123,8 +123,7 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	}
 
 	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...), door: door, answers: answers}
-	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger,
-		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName)
+	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger)
 	bell := newBell()
 	ours := entrance{s.grpc, door, true}
 	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{

@@ -100,6 +100,9 @@ func (f Watch) Tell(jobID string, before, after *Work) {
 type Checker interface {
 	// Check returns nil when the store can serve, otherwise why it cannot, in words for an operator's log.
 	Check(ctx context.Context) error
+
+	// CheckWork returns nil when work can be claimed, as far as that is not said by Check, otherwise why it cannot.
+	CheckWork(ctx context.Context) error
 }
 
 // Answer is the outcome of a delivery that was decided.

@@ -30,7 +30,7 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 		return nil, err
 	}
 	defer done()
-	if err := s.workReady(); err != nil {
+	if err := s.CheckWork(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.timed(ctx); err != nil {

@@ -25,8 +25,5 @@ func (s *Store) IndexSuspect(ctx context.Context) error { return s.indexSuspect(
 // LookNow begins the look that otherwise comes once a minute.
 func (s *Store) LookNow() { s.doubts.wake <- struct{}{} }
 
-// WorkReady is what Claim asks first.
-func (s *Store) WorkReady() error { return s.workReady() }
-
 // LimitMisses has so many reads of absent jobs confirmed, and no more.
 func (s *Store) LimitMisses(n int) { s.missRate = rate.NewLimiter(0, n) }

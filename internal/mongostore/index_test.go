@@ -142,7 +142,7 @@ func TestCreateIndexesRefused(t *testing.T) {
 				f.takeHints()
 			}
 			awaitReady(t, s)
-			if err := s.WorkReady(); err != nil {
+			if err := s.CheckWork(t.Context()); err != nil {
 				t.Error(err)
 			}
 			said, want := l.whole(), 0
@@ -335,7 +335,7 @@ func TestWorkIndexesGateWork(t *testing.T) {
 	next(t, held)
 	l.await(t, "work cannot be claimed")
 	awaitReady(t, s)
-	wantUnavailable(t, s.WorkReady())
+	wantUnavailable(t, s.CheckWork(t.Context()))
 	release()
 	awaitWork(t, s)
 
@@ -347,7 +347,7 @@ func TestWorkIndexesGateWork(t *testing.T) {
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	wantUnavailable(t, s.WorkReady())
+	wantUnavailable(t, s.CheckWork(t.Context()))
 	f.answerWith("createIndexes", f.createIndexes)
 	awaitWork(t, s)
 }
@@ -355,10 +355,10 @@ func TestWorkIndexesGateWork(t *testing.T) {
 func awaitWork(t *testing.T, s *mongostore.Store) {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for s.WorkReady() != nil {
+	for s.CheckWork(t.Context()) != nil {
 		select {
 		case <-deadline:
-			t.Fatal(s.WorkReady())
+			t.Fatal(s.CheckWork(t.Context()))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

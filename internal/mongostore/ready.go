@@ -169,9 +169,9 @@ func (s *Store) indexSuspect(ctx context.Context) error {
 	return nil
 }
 
-// workReady returns nil once work can be claimed, and otherwise an error that matches [job.ErrUnavailable]: without its
-// indexes a claim would read the whole collection.
-func (s *Store) workReady() error {
+// CheckWork implements [job.Store]. Without the indexes for work a claim would read the whole collection. The error matches
+// [job.ErrUnavailable].
+func (s *Store) CheckWork(context.Context) error {
 	if err := s.workUnready.Load(); err != nil {
 		return fmt.Errorf("%w: %w", job.ErrUnready, *err)
 	}

@@ -208,6 +208,9 @@ func (s *Store) CountTo(ctx context.Context, limit int64) (n int64, err error) {
 // Check implements [job.Store].
 func (s *Store) Check(context.Context) error { return s.usable() }
 
+// CheckWork implements [job.Store]: whoever can record can claim.
+func (s *Store) CheckWork(context.Context) error { return nil }
+
 // Close implements [job.Store]. It lets another process have the directory.
 func (s *Store) Close() error {
 	s.stopUpkeep()
