@@ -95,14 +95,14 @@ func TestBodyKinds(t *testing.T) {
 func TestForeignRecord(t *testing.T) {
 	dropped := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
 	jobs := new(memoryJobs)
-	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, BodyDropped: dropped,
+	jobs.put(&job.Record{JobID: "foreign", Deliveries: 4, BodyDropped: dropped, BodyEdited: true,
 		Work: job.Work{State: job.StateUntracked, Mode: job.ModeUntracked}})
 	s := start(t, Config{}, jobs)
 	got, err := s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "foreign"})
 	testenv.Must(t, err)
 	j := got.GetJob()
 	if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_UNTRACKED || j.GetWork().GetMode() != joboncev1.WorkMode_WORK_MODE_UNTRACKED ||
-		j.GetLastSeenTime() != nil || !j.GetPayloadDroppedTime().AsTime().Equal(dropped) {
+		j.GetLastSeenTime() != nil || !j.GetPayloadDroppedTime().AsTime().Equal(dropped) || !j.GetPayloadEdited() {
 		t.Errorf("got %v", j)
 	}
 }
