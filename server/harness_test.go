@@ -132,22 +132,7 @@ func (m *memoryJobs) size() (records, writes int) {
 }
 
 // logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
+type logBuffer struct{ testenv.Tail }
 
 // lines are the log lines with this message.
 func (b *logBuffer) lines(t *testing.T, msg string) []map[string]any {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // changer is a store that hands each write of changes of leases to the test, which settles them.
@@ -57,9 +58,7 @@ func newChanger(t *testing.T, cfg batch.Config) (*changer, *batch.Store) {
 	c := &changer{writes: make(chan *changeWrite, 100)}
 	s := batch.New(c, cfg)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, s.Close())
 		if n := s.QueuedChanges(); n != 0 {
 			t.Errorf("%d changes are left", n)
 		}
@@ -110,9 +109,7 @@ func TestChangesShareWrites(t *testing.T) {
 			if err := <-a; !errors.Is(err, job.ErrLeaseLost) {
 				t.Errorf("a: %v", err)
 			}
-			if err := errors.Join(<-held, <-b); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, errors.Join(<-held, <-b))
 		})
 	}
 }
@@ -138,9 +135,7 @@ func TestRenewalsPassTheOthers(t *testing.T) {
 			stuck.all(nil)
 			(<-c.writes).all(nil)
 			for _, out := range outs {
-				if err := <-out; err != nil {
-					t.Error(err)
-				}
+				testenv.OK(t, <-out)
 			}
 		})
 	}
@@ -162,9 +157,7 @@ func TestOneChangeThatTakesLong(t *testing.T) {
 	close(w.ret)
 	next := change(t.Context(), s, complete("next"))
 	(<-c.writes).all(nil)
-	if err := <-next; err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, <-next)
 	leave()
 	if err := <-slow; !errors.Is(err, job.ErrOutcomeUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("left under way: %v", err)

@@ -1,3 +1,6 @@
+// Package chaostest runs the service in processes of its own, puts it and its clients under random faults, and checks what
+// the clients were told against each other and against what is stored when all is quiet again. docs/reliability.md has
+// what is injected and what is checked.
 package chaostest
 
 import (
@@ -8,9 +11,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
@@ -94,3 +102,71 @@ func serveStore(args []string) error {
 	}()
 	return errors.Join(srv.Run(ctx, lis), jobs.Close())
 }
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m, testenv.Roles{roleService: serviceMain})) }
+
+// envLong makes the runs last so long each, such as 30m.
+const envLong = "JOBONCE_TEST_CHAOS"
+
+// Rounds of a short run, and faults of each round that strike once, beside those that last.
+const (
+	shortEmbedded, shortMongoDB = 12, 4
+	faultsPerRound              = 2
+)
+
+// chaos runs rounds: so many, or for as long as the environment says.
+func chaos(t *testing.T, w *world, rounds int) {
+	t.Helper()
+	var limit time.Duration
+	if s := os.Getenv(envLong); s != "" {
+		var err error
+		if limit, err = time.ParseDuration(s); err != nil || limit <= 0 {
+			t.Fatalf("%s is %q; it must be a duration such as 30m", envLong, s)
+		}
+		rounds, w.leastCalls = 0, leastCallsLong
+	}
+	for _, f := range w.run(rounds, limit, faultsPerRound) {
+		t.Error(f)
+	}
+	if names := w.missing(); len(names) > 0 && !t.Failed() {
+		t.Errorf("never struck, so the run was too short: %v", names)
+	}
+}
+
+// clock is a clock in a file that several processes have mapped. Only the test moves it.
+type clock struct {
+	path  string
+	nanos *atomic.Int64 // since 1970
+}
+
+// newClock makes a clock that stands at the time of its making.
+func newClock(t *testing.T) *clock {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "clock")
+	testenv.Must(t, os.WriteFile(path, make([]byte, 8), 0o600))
+	c, unmap, err := openClock(path)
+	testenv.Must(t, err)
+	t.Cleanup(unmap)
+	c.nanos.Store(time.Now().UnixNano())
+	return c
+}
+
+// openClock maps a clock that newClock made.
+func openClock(path string) (c *clock, unmap func(), err error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	page, err := syscall.Mmap(int(file.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, nil, err
+	}
+	// A mapping begins at a page, so the number is aligned.
+	nanos := (*atomic.Int64)(unsafe.Pointer(unsafe.SliceData(page)))
+	return &clock{path, nanos}, func() { _ = syscall.Munmap(page) }, nil
+}
+
+func (c *clock) now() time.Time { return time.Unix(0, c.nanos.Load()).UTC() }
+
+func (c *clock) advance(d time.Duration) { c.nanos.Add(int64(d)) }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,6 +148,44 @@ func TestStoresAreNotWrapped(t *testing.T) {
 		}
 		if !own {
 			t.Errorf("the store is a %T", opened.Store)
+		}
+	}
+}
+
+// TestCheckOfAnOlderFile: check says what serve would do with it, and does not do it.
+func TestCheckOfAnOlderFile(t *testing.T) {
+	data, err := os.ReadFile("../sqlitestore/testdata/v1/closed/jobonce.db")
+	testenv.Must(t, err)
+	file := filepath.Join(t.TempDir(), "old.db")
+	testenv.Must(t, os.WriteFile(file, data, 0o600))
+	want := file + ": 28 jobs, all in order; an older version of JobOnce wrote it, and serve upgrades it\n"
+	for range 2 {
+		var stdout, stderr bytes.Buffer
+		if code := Main([]string{"check", file}, nil, &stdout, &stderr); code != exitOK || stdout.String() != want || stderr.Len() > 0 {
+			t.Errorf("exit code %d, %q, %q; want %q", code, &stdout, &stderr, want)
+		}
+	}
+}
+
+// TestWatchWork: what a person is to hear of is an ERROR line that names the job, and nothing else is.
+func TestWatchWork(t *testing.T) {
+	var log bytes.Buffer
+	watch := watchWork(nil, slog.New(slog.NewTextHandler(&log, nil)))
+	for _, c := range []struct {
+		work job.Work
+		want string
+	}{
+		{job.Work{State: job.StateDead, Attempts: 3, Error: "secret"}, "a job died"},
+		{job.Work{State: job.StateLeased, Lapses: 4}, ""},
+		{job.Work{State: job.StateLeased, Lapses: 5}, "a job is suspect"},
+		{job.Work{State: job.StateLeased, Lapses: 6}, ""},
+	} {
+		log.Reset()
+		watch("job_1", c.work)
+		line := log.String()
+		said := strings.Contains(line, "level=ERROR") && strings.Contains(line, "job_id=job_1") && strings.Contains(line, c.want)
+		if c.want == "" && line != "" || c.want != "" && !said || strings.Contains(line, "secret") {
+			t.Errorf("%+v: %q, want %q", c.work, line, c.want)
 		}
 	}
 }

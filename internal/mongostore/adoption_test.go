@@ -64,9 +64,7 @@ func TestScriptFirst(t *testing.T) {
 		t.Errorf("another status: %+v", c)
 	}
 	r, err := s.Get(t.Context(), "job_1", true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	wantSameJSON(t, r.Body.Data, event)
 	if r.Event != "job.completed" || r.Status != "OK" || r.FirstSeen.IsZero() || r.Deliveries != 5 || r.Conflicts != 1 ||
 		r.Work.State != job.StateUntracked {

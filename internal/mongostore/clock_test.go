@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/address"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // lab is a clock in a world whose time the test moves.
@@ -147,9 +148,7 @@ func TestClockForgets(t *testing.T) {
 			waited := make(chan error, 1)
 			go func() { waited <- l.wait(context.Background()) }()
 			l.measure("a", 2*time.Hour, 0, 0)
-			if err := <-waited; err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, <-waited)
 			l.wantTime(t, 2*time.Hour)
 		})
 	}

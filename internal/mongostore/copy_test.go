@@ -31,9 +31,7 @@ func copiedRecords(t *testing.T) []job.Record {
 				in.Lease = &lease
 			}
 			d, err := in.Delivery(1 << 20)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			r := d.NewRecord(now)
 			r.Deliveries, r.LastSeen = int64(i+1), now.Add(time.Hour)
 			switch {
@@ -71,9 +69,7 @@ func TestCopy(t *testing.T) {
 	wantCopied(t, s, nil, 0, 0)
 	for _, want := range records {
 		got, err := s.Get(t.Context(), want.JobID, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		c := want.LastConflict
 		if (got.LastConflict == nil) != (c == nil) || c != nil && *got.LastConflict != *c {
 			t.Errorf("%s: the conflict is %+v, want %+v", want.JobID, got.LastConflict, c)

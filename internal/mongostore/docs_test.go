@@ -4,14 +4,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestDocsAreComplete: docs/mongodb.md has every field, index and default in its tables.
 func TestDocsAreComplete(t *testing.T) {
 	page, err := os.ReadFile("../../docs/mongodb.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	rows := []string{"| `" + indexName + "` |", "| 3000 |", "| 5000 |"}
 	for _, index := range workIndexes() {
 		rows = append(rows, "| `"+nameIn(index)+"` |")

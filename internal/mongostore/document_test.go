@@ -28,14 +28,8 @@ import (
 func collection(t *testing.T, uri, database string) *mongo.Collection {
 	t.Helper()
 	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetTimeout(time.Minute))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := client.Disconnect(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, client.Disconnect(context.WithoutCancel(t.Context()))) })
 	return client.Database(database).Collection(mongostore.DefaultCollection)
 }
 
@@ -83,17 +77,13 @@ type payloadCase struct {
 func payloadCases(t *testing.T) []payloadCase {
 	t.Helper()
 	f, err := os.Open("../payload/testdata/payloads.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer f.Close()
 	var cases []payloadCase
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var c payloadCase
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, json.Unmarshal(lines.Bytes(), &c))
 		for _, part := range c.Parts {
 			c.Payload += strings.Repeat(part[0].(string), int(part[1].(float64)))
 		}
@@ -171,9 +161,7 @@ func flatJSON(t *testing.T, text string, exact bool) (flat []string) {
 		if err == io.EOF {
 			return flat
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		number, ok := token.(json.Number)
 		if !ok {
 			flat = append(flat, fmt.Sprintf("%T %v", token, token))
@@ -211,9 +199,7 @@ func appendFlat(t *testing.T, flat []string, v bson.RawValue) []string {
 			begin, end = '[', ']'
 		}
 		elements, err := bson.Raw(v.Value).Elements()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		flat = append(flat, fmt.Sprintf("%T %v", begin, begin))
 		for i, e := range elements {
 			if v.Type == bson.TypeEmbeddedDocument {

@@ -15,6 +15,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // fakeServer speaks as much of MongoDB's wire protocol as the driver needs, for what the test database cannot be made to
@@ -39,9 +41,7 @@ const probe = "update with a hint alone"
 func startFake(t *testing.T, config *tls.Config) *fakeServer {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if config != nil {
 		listener = tls.NewListener(listener, config)
 	}

@@ -14,6 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestCommandFate holds what may be said of a write, given what the driver told the monitor on the way and the error that
@@ -71,9 +73,7 @@ func TestWriteFate(t *testing.T) {
 	}
 	duplicate := func(key string) mongo.BulkWriteError {
 		raw, err := bson.Marshal(bson.D{{Key: "keyPattern", Value: bson.D{{Key: key, Value: 1}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return mongo.BulkWriteError{WriteError: mongo.WriteError{Code: codeDuplicateKey, Raw: raw}}
 	}
 	for name, c := range map[string]struct {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
@@ -189,9 +190,7 @@ func TestPoolWait(t *testing.T) {
 	go func() {
 		held <- b.store.Record(within(t), []job.Delivery{newDelivery(t, "held", "r", job.ModeUntracked)})[0]
 	}()
-	if err := rule.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, rule.Begun(within(t), 1))
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	waiting := newDelivery(t, "waiting", "r", job.ModeUntracked)
@@ -352,9 +351,7 @@ func TestCountedButNotClaimed(t *testing.T) {
 			_, err := s.Get(within(t), "another", false)
 			other <- err
 		}()
-		if err := hold.Begun(within(t), 1); err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, hold.Begun(within(t), 1))
 	}
 	o := s.Record(ctx, []job.Delivery{newDelivery(t, "j", "r", job.ModeLeased)})[0]
 	if !errors.Is(o.Err, job.ErrOutcomeUnknown) || errors.Is(o.Err, job.ErrUnavailable) {
@@ -379,9 +376,7 @@ func TestReleasedAndTaken(t *testing.T) {
 	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, Do: wireproxy.Hold(release)})
 	answer := make(chan error, 1)
 	go func() { answer <- job.GiveBack(within(t), b.store, "j", lease.Token, job.Release{}) }()
-	if err := look.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, look.Begun(within(t), 1))
 	if got, err := b.store.Claim(within(t), job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Minute}); err != nil || len(got) != 1 {
 		t.Fatalf("claimed %v, %v", got, err)
 	}

@@ -258,9 +258,7 @@ func (b *bench) drain(h *history) {
 	b.clock.Advance(time.Hour)
 	for n := 0; ; n++ {
 		got, err := b.store.Claim(within(b.t), job.ClaimRequest{RequestID: fmt.Sprint("drain ", b.clock.Now(), n), Max: 10, Lease: time.Minute, MaxBytes: 1 << 20})
-		if err != nil {
-			b.t.Fatal(err)
-		}
+		testenv.Must(b.t, err)
 		if len(got) == 0 {
 			break
 		}

@@ -37,9 +37,7 @@ func newBench(t *testing.T, uriOptions string) *bench {
 	t.Helper()
 	uri, database := testenv.MongoURI(t), testenv.Database(t)
 	client, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	t.Cleanup(func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) })
 	b := &bench{
 		t: t, proxy: wireproxy.Start(t, uri), clock: testenv.NewClock(), sent: map[string]int64{},
@@ -113,9 +111,7 @@ func newDelivery(t *testing.T, jobID, requestID string, mode job.WorkMode) job.D
 		in.Lease = &lease
 	}
 	d, err := in.Delivery(job.DefaultMaxBodyBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return d
 }
 
@@ -397,9 +393,7 @@ func TestLandsLater(t *testing.T) {
 				}
 				land := func() {
 					close(release)
-					if err := rule.Ended(within(t), 1); err != nil {
-						t.Fatal(err)
-					}
+					testenv.Must(t, rule.Ended(within(t), 1))
 				}
 				if name == "before the repetition" {
 					land()

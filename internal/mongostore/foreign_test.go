@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
@@ -54,9 +55,7 @@ func TestOddCounters(t *testing.T) {
 	b := newBench(t, "")
 	decimal := func(s string) bson.Decimal128 {
 		d, err := bson.ParseDecimal128(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		return d
 	}
 	for value, want := range map[any]int64{
@@ -113,9 +112,7 @@ func TestNewerFields(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, before := b.stored(name)
-			if err := c.op(name, *o.Lease); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, c.op(name, *o.Lease))
 			doc, work := b.stored(name)
 			if work.Lookup("state").Equal(before.Lookup("state")) && work.Lookup("due").Equal(before.Lookup("due")) {
 				t.Errorf("nothing has changed: %v", work)
@@ -160,9 +157,7 @@ func TestOddWork(t *testing.T) {
 	var got []string
 	for i := range 5 {
 		claimed, err := b.store.Claim(within(t), job.ClaimRequest{RequestID: fmt.Sprint("c", i), Max: 1, Lease: time.Minute, MaxBytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		for _, c := range claimed {
 			got = append(got, c.Record.JobID)
 			if err := job.Complete(within(t), b.store, c.Record.JobID, c.Lease.Token, "done"); err != nil {

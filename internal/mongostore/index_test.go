@@ -142,9 +142,7 @@ func TestCreateIndexesRefused(t *testing.T) {
 				f.takeHints()
 			}
 			awaitReady(t, s)
-			if err := s.CheckWork(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, s.CheckWork(t.Context()))
 			said, want := l.whole(), 0
 			if c.refusal[1].Value == int32(13) {
 				want = 1
@@ -206,9 +204,7 @@ func TestHint(t *testing.T) {
 			for range 2 {
 				s.LookNow()
 			}
-			if err := s.IndexSuspect(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, s.IndexSuspect(t.Context()))
 			if got := s.HintName(); got != c.want {
 				t.Errorf("hint %q, want %q", got, c.want)
 			}
@@ -293,9 +289,7 @@ func TestIndexSuspect(t *testing.T) {
 	var calls sync.WaitGroup
 	suspect := func() {
 		calls.Go(func() {
-			if err := s.IndexSuspect(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, s.IndexSuspect(t.Context()))
 		})
 	}
 	suspect()
@@ -317,13 +311,9 @@ func TestIndexSuspect(t *testing.T) {
 	// A look that fails says nothing of the index.
 	f.answer("listIndexes", failure(50, "MaxTimeMSExpired", "too slow"))
 	wantUnavailable(t, s.IndexSuspect(t.Context()))
-	if err := s.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Check(t.Context()))
 	l.await(t, "cannot look after the store")
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 	wantUnavailable(t, s.IndexSuspect(t.Context()))
 }
 
@@ -344,9 +334,7 @@ func TestWorkIndexesGateWork(t *testing.T) {
 	f.answer("createIndexes", failure(13, "Unauthorized", "not authorized on app"))
 	s.LookNow()
 	l.await(t, "role in docs/mongodb.md")
-	if err := s.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Check(t.Context()))
 	wantUnavailable(t, s.CheckWork(t.Context()))
 	f.answerWith("createIndexes", f.createIndexes)
 	awaitWork(t, s)
@@ -374,17 +362,13 @@ func TestDropped(t *testing.T) {
 	awaitReady(t, two)
 	recordOne(t, one, job.Input{JobID: "a"}, job.First, 1)
 
-	if err := jobs.Indexes().DropOne(t.Context(), "job_id_1"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, jobs.Indexes().DropOne(t.Context(), "job_id_1"))
 	wantUnavailable(t, one.IndexSuspect(t.Context()))
 	logOne.await(t, "the unique index on job_id was dropped")
 	logOne.await(t, "store ready")
 	recordOne(t, one, job.Input{JobID: "a"}, job.Duplicate, 2)
 
-	if err := jobs.Drop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, jobs.Drop(t.Context()))
 	one.LookNow()
 	logOne.await(t, "the jobs that it held are forgotten")
 	logOne.await(t, "store ready")

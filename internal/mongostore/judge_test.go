@@ -16,9 +16,7 @@ import (
 func raw(t *testing.T, d bson.D) bson.Raw {
 	t.Helper()
 	b, err := bson.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return b
 }
 
@@ -128,17 +126,13 @@ func TestURIOptions(t *testing.T) {
 		"appName=mine&retryWrites=true": {3 * time.Second, 5 * time.Second, "mine"},
 	} {
 		co, err := clientOptions(&Options{URI: "mongodb://host/?" + query, Logger: testenv.Logger(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if *co.ServerSelectionTimeout != c.selection || *co.ConnectTimeout != c.connect || *co.AppName != c.app {
 			t.Errorf("%s: selection %v, connect %v, app %s", query, *co.ServerSelectionTimeout, *co.ConnectTimeout, *co.AppName)
 		}
 	}
 	co, err := clientOptions(&Options{URI: "mongodb://host/?maxPoolSize=7&minPoolSize=2&timeoutMS=900&maxIdleTimeMS=1000"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if *co.MaxPoolSize != 7 || *co.MinPoolSize != 2 || *co.Timeout != 900*time.Millisecond || *co.MaxConnIdleTime != time.Second {
 		t.Errorf("the URI's pool and timeouts are not kept: %+v", co)
 	}

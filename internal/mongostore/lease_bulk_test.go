@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
@@ -145,14 +146,10 @@ func TestReleasedAmongOthersAndTaken(t *testing.T) {
 	}, Times: 1, Do: wireproxy.Hold(taken)})
 	answers := make(chan []job.LeaseOutcome, 1)
 	go func() { answers <- b.store.ChangeLeases(within(t), changes) }()
-	if err := write.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, write.Begun(within(t), 1))
 	b.must(newDelivery(t, "j2", "another", job.ModeLeased))
 	close(lost)
-	if err := read.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, read.Begun(within(t), 1))
 	got, err := b.store.Claim(within(t), job.ClaimRequest{RequestID: "other", Max: 1, Lease: time.Minute, Events: []string{"event of j0"}})
 	if err != nil || len(got) != 1 || got[0].Record.JobID != "j0" {
 		t.Fatalf("claimed %v, %v", got, err)

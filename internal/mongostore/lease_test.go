@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
@@ -61,9 +62,7 @@ func TestSlowAnchor(t *testing.T) {
 		defer close(looked)
 		b.store.Anchor(within(t))
 	}()
-	if err := look.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, look.Begun(within(t), 1))
 	b.clock.Advance(10 * time.Second)
 	lease := b.must(newDelivery(t, "meanwhile", "r", job.ModeLeased)).Lease
 	close(release)
@@ -88,13 +87,9 @@ func TestRenewLandsLater(t *testing.T) {
 	}
 	b.clock.Advance(20 * time.Second)
 	told, err := job.Renew(within(t), b.store, "j", o.Lease.Token, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	close(release)
-	if err := rule.Ended(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, rule.Ended(within(t), 1))
 	b.clock.Advance(50 * time.Second) // its holder has 10 s left
 	if o := b.must(newDelivery(t, "j", "another", job.ModeLeased)); o.Verdict.StartWork {
 		t.Errorf("another caller got a lease at %v; the holder was told that its own runs until %v", b.clock.Now(), told.Expires)
@@ -115,13 +110,9 @@ func TestRenewUnderAnchor(t *testing.T) {
 		b.store.Anchor(within(t))
 		close(anchored)
 	}()
-	if err := rule.Begun(within(t), 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, rule.Begun(within(t), 1))
 	told, err := job.Renew(within(t), b.store, "j", o.Lease.Token, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	close(release)
 	<-anchored
 	for range 2 {

@@ -175,9 +175,7 @@ func TestTextAndDocument(t *testing.T) {
 	if o := redeliver("leased", "request of leased", job.ModeLeased, job.First); o.Lease == nil || o.Lease.Token != token("leased") {
 		t.Errorf("the holder's lease is %+v", o.Lease)
 	}
-	if err := job.Complete(within(t), b.store, "leased", token("leased"), "done"); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, job.Complete(within(t), b.store, "leased", token("leased"), "done"))
 	b.clock.Advance(2 * job.MaxLease)
 	if o := redeliver("lapsed", "again", job.ModeLeased, job.Reclaimed); o.Record.Body != bodyOf("lapsed") {
 		t.Errorf("reclaimed with %q", o.Record.Body.Data)

@@ -23,9 +23,7 @@ func openedOn(t *testing.T, opts mongostore.Options) (string, error) {
 		return "", err
 	}
 	name := s.String()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 	return name, nil
 }
 
@@ -139,9 +137,7 @@ type nameServer struct {
 func startNames(t *testing.T) *nameServer {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	n := &nameServer{conn: conn}
 	done := make(chan struct{})
 	go func() {
@@ -202,9 +198,7 @@ func TestNameOfSRV(t *testing.T) {
 	}
 	names.port.Store(uint32(f.listener.Addr().(*net.TCPAddr).Port))
 	awaitReady(t, s)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Close())
 
 	// One that never appears does not keep the store from closing.
 	names.port.Store(0)

@@ -20,14 +20,8 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 		finished = 1_000_000
 	}
 	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	select {
 	case <-s.Ready():
 	case <-time.After(time.Minute):
@@ -47,9 +41,7 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 	}
 	in := job.Input{JobID: "due", Mode: job.ModeQueued}
 	d, err := in.Delivery(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
 		t.Fatal(o.Err)
 	}
@@ -60,9 +52,7 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 	} {
 		var plan bson.Raw
 		err := s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: find}}).Decode(&plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if text := plan.String(); !strings.Contains(text, inWork(field)+"_1") || strings.Contains(text, "COLLSCAN") {
 			t.Errorf("the plan does not go through the index on %s:\n%s", inWork(field), text)
 		}

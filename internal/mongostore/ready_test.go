@@ -3,11 +3,8 @@ package mongostore_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -56,94 +53,24 @@ func wantReason(t *testing.T, s *mongostore.Store, l *logs, reason string) {
 	wantUnavailable(t, err)
 }
 
-// relay passes connections on to the database, once it is switched on.
-type relay struct {
-	address, target string
-
-	mu       sync.Mutex
-	listener net.Listener
-	conns    []net.Conn
-	serving  sync.WaitGroup
-}
-
-// newRelay reserves an address where nobody listens yet.
-func newRelay(t *testing.T, target string) *relay {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return &relay{address: l.Addr().String(), target: target}
-}
-
-func (r *relay) on(t *testing.T) {
-	t.Helper()
-	l, err := net.Listen("tcp", r.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.mu.Lock()
-	r.listener = l
-	r.mu.Unlock()
-	r.serving.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", r.target)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			r.mu.Lock()
-			if r.listener != l { // switched off meanwhile
-				_, _ = in.Close(), out.Close()
-			}
-			r.conns = append(r.conns, in, out)
-			r.mu.Unlock()
-			r.serving.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
-			r.serving.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
-		}
-	})
-}
-
-func (r *relay) off() {
-	r.mu.Lock()
-	if r.listener != nil {
-		_ = r.listener.Close()
-	}
-	for _, c := range r.conns {
-		_ = c.Close()
-	}
-	r.listener, r.conns = nil, nil
-	r.mu.Unlock()
-	r.serving.Wait()
-}
-
 func TestUnreachableThenReachable(t *testing.T) {
 	u, err := url.Parse(testenv.MongoURI(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRelay(t, u.Host)
-	defer r.off()
-	u.Host = r.address
+	testenv.Must(t, err)
+	target, r := u.Host, testenv.StartRelay(t, "")
+	u.Host = r.Addr()
 	query := u.Query()
 	query.Set("serverSelectionTimeoutMS", "500")
 	u.RawQuery = query.Encode()
 	s, l := openLogged(t, mongostore.Options{URI: u.String(), Database: testenv.Database(t)})
-	wantReason(t, s, l, "connection refused")
+	wantReason(t, s, l, "EOF")
 
-	r.on(t)
+	r.To(target)
 	awaitReady(t, s)
 	in := job.Input{JobID: "a", RequestID: "r"}
 	recordOne(t, s, in, job.First, 1)
 
-	r.off()
+	r.To("")
+	r.Cut()
 	if err := s.Check(t.Context()); !errors.Is(err, job.ErrUnavailable) {
 		t.Errorf("Check without a database: %v", err)
 	}
@@ -157,7 +84,7 @@ func TestUnreachableThenReachable(t *testing.T) {
 		t.Errorf("Get without a database: %v", err)
 	}
 
-	r.on(t)
+	r.To(target)
 	deadline := time.Now().Add(time.Minute)
 	for s.Check(t.Context()) != nil && time.Now().Before(deadline) {
 		// Check itself waits for a server.
@@ -208,9 +135,7 @@ func TestExistingDuplicates(t *testing.T) {
 func createIndex(t *testing.T, jobs *mongo.Collection, o *options.IndexOptionsBuilder) string {
 	t.Helper()
 	name, err := jobs.Indexes().CreateOne(t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "job_id", Value: 1}}, Options: o})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return name
 }
 
@@ -220,9 +145,7 @@ func TestWrongIndexThenRight(t *testing.T) {
 	name := createIndex(t, jobs, options.Index())
 	s, l := openLogged(t, mongostore.Options{URI: uri, Database: database})
 	wantReason(t, s, l, "it is not unique")
-	if err := jobs.Indexes().DropOne(t.Context(), name); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, jobs.Indexes().DropOne(t.Context(), name))
 	awaitReady(t, s)
 }
 
@@ -230,9 +153,7 @@ func TestWrongIndexThenRight(t *testing.T) {
 func uniqueIndexes(t *testing.T, jobs *mongo.Collection) (names []string) {
 	t.Helper()
 	specs, err := jobs.Indexes().ListSpecifications(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	for _, s := range specs {
 		if len(s.KeysDocument.Lookup("job_id").Value) > 0 {
 			names = append(names, s.Name)
@@ -286,9 +207,7 @@ func TestDemoted(t *testing.T) {
 		t.Errorf("Check does not say why: %v", err)
 	}
 	f.answer("hello", primary)
-	if err := s.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testenv.OK(t, s.Check(t.Context()))
 
 	f.answer("hello", secondary)
 	f.answer("createIndexes", failure(10107, "NotWritablePrimary", "not primary"))

@@ -53,18 +53,12 @@ func startScript(t *testing.T, uri, database string) *script {
 	cmd := exec.Command("node", filepath.Join(installScript(t), "seed.mjs"), uri, database, mongostore.DefaultCollection)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	ready := make(chan answer, 1)
 	s := &script{stdin: stdin, waiting: map[int]chan answer{0: ready}}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

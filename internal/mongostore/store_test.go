@@ -34,14 +34,8 @@ func openUnready(t *testing.T, opts mongostore.Options) *mongostore.Store {
 	t.Helper()
 	opts.Logger = testenv.Logger(t)
 	s, err := mongostore.Open(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	return s
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
@@ -40,9 +41,7 @@ func TestStuckItem(t *testing.T) {
 			}})
 			stuck := make(chan job.Outcome, 1)
 			go func() { stuck <- behind.RecordOne(within(t), newDelivery(t, "j2", "r", job.ModeUntracked)) }()
-			if err := rule.Begun(within(t), 2); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, rule.Begun(within(t), 2))
 			for _, d := range five(t, "other") {
 				firstOnce(t, behind.RecordOne(within(t), d))
 			}

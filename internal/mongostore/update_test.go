@@ -14,6 +14,7 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/payload"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -115,9 +116,7 @@ func everyType() []any {
 func TestDecodeForeign(t *testing.T) {
 	for _, d := range foreign() {
 		bytes, err := bson.Marshal(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		raw := bson.Raw(bytes)
 		r, err := decode(raw, true)
 		if err != nil {
@@ -145,9 +144,7 @@ func TestDecodeDeliveries(t *testing.T) {
 		want  int64
 	}{{int32(3), 3}, {int64(1 << 40), 1 << 40}, {3.0, 3}, {"3", 0}, {nil, 0}} {
 		raw, err := bson.Marshal(bson.D{{Key: fieldDeliveries, Value: c.value}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		if r, err := decode(raw, false); err != nil || r.Deliveries != c.want {
 			t.Errorf("%T(%v): %d, %v", c.value, c.value, r.Deliveries, err)
 		}
@@ -172,9 +169,7 @@ func TestRender(t *testing.T) {
 		{nil, ``},
 	} {
 		raw, err := bson.Marshal(bson.D{{Key: fieldPayload, Value: c.value}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		r, err := decode(raw, true)
 		if err != nil || r.Body.Data != c.want {
 			t.Errorf("%v becomes %s, want %s (error %v)", c.value, r.Body.Data, c.want, err)

@@ -1,7 +1,11 @@
 package sqlitestore_test
 
 import (
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/batch"
@@ -59,4 +63,42 @@ func batched(t *testing.T) storetest.Env {
 	dir, clock, watched := t.TempDir(), testenv.NewClock(), &storetest.Watched{}
 	wrap := func() job.Store { return batch.New(openWatched(t, dir, clock, watched), batch.Config{Lanes: 2}) }
 	return storetest.Env{Store: wrap(), Clock: clock, Watched: watched, Reopen: wrap}
+}
+
+// TestGetThatMeetsClose: a read that found the store open, and comes to its statements when they are closed, hears that the
+// store is away. That the record cannot be used would be a lie.
+func TestGetThatMeetsClose(t *testing.T) {
+	s := open(t, t.TempDir(), nil)
+	record(t, s, "j")
+	testenv.Must(t, s.Close())
+	for _, withBody := range []bool{false, true} {
+		if _, err := s.GetOpen(t.Context(), "j", withBody); !errors.Is(err, job.ErrUnavailable) || errors.Is(err, job.ErrRecordUnusable) {
+			t.Errorf("told %v", err)
+		}
+	}
+}
+
+// BenchmarkRecord records new jobs with 1 KiB bodies from 64 callers, through the lane.
+func BenchmarkRecord(b *testing.B) {
+	s, err := sqlitestore.Open(b.Context(), b.TempDir(), sqlitestore.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	jobs := batch.New(s, batch.Config{})
+	defer func() { _ = jobs.Close() }()
+	body := job.Body{Kind: job.BodyText, Data: `{"s":"` + strings.Repeat("x", 1010) + `"}`}
+	b.SetParallelism(64)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		run := rand.Text()
+		for n := 0; pb.Next(); n++ {
+			d, err := job.Input{JobID: fmt.Sprintf("%s-%d", run, n), Body: body}.Delivery(1 << 20)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if o := jobs.RecordOne(b.Context(), d); o.Err != nil || !o.Verdict.StartWork {
+				b.Fatalf("%+v", o)
+			}
+		}
+	})
 }

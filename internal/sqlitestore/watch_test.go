@@ -66,18 +66,14 @@ func TestLogThatBlocks(t *testing.T) {
 		"a job that cannot be used": func(t *testing.T, path string) { execSQL(t, path, "UPDATE jobs SET work_attempts = 5000000000") },
 		"a write that fails":        func(t *testing.T, path string) { execSQL(t, path, "ALTER TABLE jobs RENAME TO elsewhere") },
 		"a file that is gone": func(t *testing.T, path string) {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, os.Remove(path))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			log := &blockedLog{Handler: slog.DiscardHandler, told: make(chan struct{}), goOn: make(chan struct{})}
 			dir, clock := t.TempDir(), testenv.NewClock()
 			s, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{Logger: slog.New(log), Now: clock.Now})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			t.Cleanup(func() { _ = s.Close() })
 			s.Record(t.Context(), []job.Delivery{delivery(t, "j", "e", false)})
 			clock.Advance(time.Hour)

@@ -38,7 +38,7 @@ type Tail struct {
 	end []byte
 }
 
-const tailBytes = 64 << 10
+const tailBytes = 256 << 10
 
 func (w *Tail) Write(b []byte) (int, error) {
 	w.mu.Lock()

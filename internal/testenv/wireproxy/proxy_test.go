@@ -269,48 +269,6 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestRandom: one client's commands meet the same faults for the same seed, others for another.
-func TestRandom(t *testing.T) {
-	run := func(seed uint64) (pattern string) {
-		p, through, _ := setUp(t)
-		p.Random(t, seed, &wireproxy.Rule{Command: "update", Chance: 0.5, Do: wireproxy.Fail(50, "MaxTimeMSExpired")})
-		for range 32 {
-			if _, err := upsert(t.Context(), through, "x"); code(err) == 50 {
-				pattern += "x"
-			} else if err != nil {
-				t.Fatal(err)
-			} else {
-				pattern += "-"
-			}
-		}
-		return pattern
-	}
-	first, again, other := run(1), run(1), run(2)
-	if first != again || first == other || !strings.Contains(first, "x") || !strings.Contains(first, "-") {
-		t.Errorf("%s, again %s, with another seed %s", first, again, other)
-	}
-}
-
-func TestDown(t *testing.T) {
-	p, through, _ := setUp(t)
-	if _, err := upsert(t.Context(), through, "x"); err != nil {
-		t.Fatal(err)
-	}
-	p.Down()
-	if _, err := upsert(limited(t, 200*time.Millisecond), through, "x"); err == nil {
-		t.Error("written while down")
-	}
-	p.Up()
-	for { // the client finds out by itself, within a second
-		ctx := limited(t, time.Minute)
-		if _, err := upsert(ctx, through, "x"); err == nil {
-			break
-		} else if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestClose: whatever is under way, nothing is left afterwards.
 func TestClose(t *testing.T) {
 	uri, database := testenv.MongoURI(t), testenv.Database(t)
