@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
@@ -173,4 +174,20 @@ func TestRaceWithScript(t *testing.T) {
 
 func raceEvent(i int) string {
 	return fmt.Sprintf(`{"job_id":"race-%d","event":"job.completed","status":"OK"}`, i)
+}
+
+// TestScriptRewrites: a record whose numbers a script's driver has made others is still the body that was received.
+func TestScriptRewrites(t *testing.T) {
+	uri, database := testenv.MongoURI(t), testenv.Database(t)
+	s := open(t, mongostore.Options{URI: uri, Database: database})
+	recordOne(t, s, job.Input{Body: bodyOf(event)}, job.First, 1)
+	frontend := startScript(t, uri, database)
+	if a := frontend.await(t, frontend.send(t, map[string]any{"rewrite": "job_1"})); a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	doc := documentOf(t, collection(t, uri, database), "job_1")
+	if at := doc.Lookup("payload", "at").Type; at != bson.TypeDouble || doc.Lookup("payload_text").Type != 0 {
+		t.Errorf("nothing was rewritten, or the text was kept: %v", doc)
+	}
+	wantGet(t, s, "job_1", event, false)
 }

@@ -4,7 +4,8 @@
 //   node seed.mjs URI DATABASE COLLECTION
 //   {"n": 1, "record": EVENT}    {"n": 1, "first": true}
 //   {"n": 2, "read": JOB_ID}     {"n": 2, "document": {...}}
-//   anything that failed         {"n": 3, "code": 11000, "error": "..."}
+//   {"n": 3, "rewrite": JOB_ID}  {"n": 3}
+//   anything that failed         {"n": 4, "code": 11000, "error": "..."}
 import { createInterface } from "node:readline";
 import { MongoClient } from "mongodb";
 
@@ -45,10 +46,22 @@ async function read(job_id) {
   return { document: { event, status, payload, first_seen, deliveries }, types };
 }
 
+// What migrations do: the document is read and written back, with the numbers as JavaScript has them.
+async function rewrite(job_id) {
+  const { _id, ...found } = await jobs.findOne({ job_id });
+  await jobs.replaceOne({ _id }, found);
+  return {};
+}
+
 const pending = [];
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line);
-  const work = command.record !== undefined ? record(command.record).then((first) => ({ first })) : read(command.read);
+  const work =
+    command.record !== undefined
+      ? record(command.record).then((first) => ({ first }))
+      : command.rewrite !== undefined
+        ? rewrite(command.rewrite)
+        : read(command.read);
   pending.push(
     work.then(
       (result) => answer({ n: command.n, ...result }),
