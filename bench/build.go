@@ -58,7 +58,7 @@ func (l *lab) checkOut(ctx context.Context, commit, dir string) error {
 	return command(ctx, dir, "tar", "-xf", archive)
 }
 
-// buildBench builds the bench of this tree with the packages of another, its Go client above all.
+// buildBench builds the bench of this tree with the packages of another, for its Go client and no more: see the build tag.
 func (l *lab) buildBench(ctx context.Context, source string) error {
 	for _, name := range []string{"mod", "sum"} {
 		text, err := os.ReadFile("go." + name)
@@ -73,7 +73,7 @@ func (l *lab) buildBench(ctx context.Context, source string) error {
 	if err := command(ctx, ".", "go", "mod", "edit", "-replace", "github.com/jobonce/jobonce="+source, mod); err != nil {
 		return err
 	}
-	return command(ctx, ".", "go", "build", "-mod=mod", "-modfile="+mod, "-o", l.old.bench, ".")
+	return command(ctx, ".", "go", "build", "-tags=older", "-mod=mod", "-modfile="+mod, "-o", l.old.bench, ".")
 }
 
 // command runs a command in a directory; the error has what it printed.

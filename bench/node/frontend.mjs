@@ -34,7 +34,7 @@ function service (spec) {
   const client = new IdempotencyService(spec.Address, grpc.credentials.createInsecure())
   const record = (payload) => new Promise((resolve, reject) => {
     const request = { requestId: randomUUID(), payload, workMode: 'WORK_MODE_UNTRACKED' }
-    client.recordDelivery(request, { deadline: Date.now() + 3000 }, (error, response) => {
+    client.recordDelivery(request, { deadline: Date.now() + 10_000 }, (error, response) => {
       error ? reject(error) : resolve(response.firstDelivery)
     })
   })
