@@ -38,17 +38,19 @@ var allowed = map[string][]string{
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},
 
 	// For tests alone, and for the benchmarks, which are a module of their own.
+	"internal/modeldb":           {"internal/testenv/wire"},
 	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
-	"internal/testenv/wireproxy": {},
+	"internal/testenv/wire":      {},
+	"internal/testenv/wireproxy": {"internal/testenv/wire"},
 }
 
 // forTests are the packages that only tests import.
-var forTests = []string{"internal/storetest", "internal/testenv", "internal/testenv/wireproxy"}
+var forTests = []string{"internal/modeldb", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
 
 // drivers says where the driver of each store may be imported. Tests may talk to a database as they need.
 var drivers = map[string][]string{
-	"go.mongodb.org/mongo-driver/": {"internal/mongostore", "internal/testenv", "internal/testenv/wireproxy"},
+	"go.mongodb.org/mongo-driver/": {"internal/mongostore", "internal/modeldb", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"},
 	"modernc.org/sqlite":           {"internal/sqlitestore"},
 }
 

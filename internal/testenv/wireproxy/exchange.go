@@ -6,7 +6,12 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+
+	"github.com/jobonce/jobonce/internal/testenv/wire"
 )
+
+// Command is a command as a client sent it.
+type Command = wire.Command
 
 // Exchange is one command and its answer, in the hands of a [Fault].
 type Exchange struct {
@@ -14,7 +19,7 @@ type Exchange struct {
 
 	proxy          *Proxy
 	client, server net.Conn
-	request        message
+	request        wire.Message
 	bytesPerSecond int // 0: as fast as can be
 }
 
@@ -23,18 +28,18 @@ func (x *Exchange) Pass() error {
 	if _, err := x.server.Write(x.request); err != nil {
 		return err
 	}
-	if x.request.flags()&wiremessage.MoreToCome != 0 {
+	if x.request.Flags()&wiremessage.MoreToCome != 0 {
 		return nil // nobody waits for an answer
 	}
 	for more := true; more; {
-		reply, err := readMessage(x.server)
+		reply, err := wire.Read(x.server)
 		if err != nil {
 			return err
 		}
 		if err := x.write(reply); err != nil {
 			return err
 		}
-		more = reply.flags()&wiremessage.MoreToCome != 0 // a monitor's stream
+		more = reply.Flags()&wiremessage.MoreToCome != 0 // a monitor's stream
 	}
 	return nil
 }
@@ -43,15 +48,15 @@ func (x *Exchange) Pass() error {
 // must be one with an answer, and a single one.
 func (x *Exchange) Forward() (bson.Raw, error) { return x.forward(x.request) }
 
-func (x *Exchange) forward(request message) (bson.Raw, error) {
+func (x *Exchange) forward(request wire.Message) (bson.Raw, error) {
 	if _, err := x.server.Write(request); err != nil {
 		return nil, err
 	}
-	reply, err := readMessage(x.server)
+	reply, err := wire.Read(x.server)
 	if err != nil {
 		return nil, err
 	}
-	return reply.document()
+	return reply.Document()
 }
 
 // Reply answers the client with a document.
@@ -60,13 +65,13 @@ func (x *Exchange) Reply(doc any) error {
 	if err != nil {
 		return err
 	}
-	return x.write(newMessage(0, x.request.id(), raw))
+	return x.write(wire.New(0, x.request.ID(), raw))
 }
 
 // pieces is how often a second a throttled answer goes on.
 const pieces = 20
 
-func (x *Exchange) write(m message) error {
+func (x *Exchange) write(m wire.Message) error {
 	if x.bytesPerSecond <= 0 {
 		_, err := x.client.Write(m)
 		return err

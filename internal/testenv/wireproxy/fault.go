@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/jobonce/jobonce/internal/testenv/wire"
 )
 
 // Fault decides what becomes of one command. It may forward the command and reply, once each, and blocks for as long as
@@ -142,7 +144,7 @@ func (x *Exchange) forwardItems(items bson.A) (bson.Raw, error) {
 		return nil, err
 	}
 	for i := range command {
-		if command[i].Key == itemsOf[x.Command.Name] {
+		if command[i].Key == wire.ItemsOf[x.Command.Name] {
 			command[i].Value = items
 		}
 	}
@@ -150,7 +152,7 @@ func (x *Exchange) forwardItems(items bson.A) (bson.Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.forward(newMessage(x.request.id(), 0, raw))
+	return x.forward(wire.New(x.request.ID(), 0, raw))
 }
 
 // mergeErrors puts the places of the whole command into the database's reply, and the failed writes.

@@ -20,6 +20,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/testenv/wire"
 )
 
 // Proxy stands in front of one database server.
@@ -189,12 +191,12 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	defer p.drop(server)
 	for {
-		request, err := readMessage(client)
+		request, err := wire.Read(client)
 		if err != nil {
 			return
 		}
 		x := &Exchange{proxy: p, client: client, server: server, request: request}
-		if x.Command, err = request.command(); err != nil {
+		if x.Command, err = request.Command(); err != nil {
 			return
 		}
 		rule := p.find(x.Command)

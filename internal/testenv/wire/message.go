@@ -1,4 +1,6 @@
-package wireproxy
+// Package wire reads and writes the messages of MongoDB's wire protocol, for tests that stand between a client and its
+// database or in the database's place. It knows neither TLS nor compression.
+package wire
 
 //lint:file-ignore SA1019 the driver still opens its handshake with OP_QUERY, so it has to be understood
 
@@ -20,13 +22,13 @@ const (
 	maxMessage = 48_000_000 + 16<<10
 )
 
-// message is one message of MongoDB's wire protocol, with its header.
-type message []byte
+// Message is one message, with its header.
+type Message []byte
 
 var errMalformed = errors.New("malformed message")
 
-// readMessage reads one message. io.EOF is the regular end of a connection.
-func readMessage(r io.Reader) (message, error) {
+// Read reads one message. io.EOF is the regular end of a connection.
+func Read(r io.Reader) (Message, error) {
 	header := make([]byte, headerBytes)
 	if _, err := io.ReadFull(r, header); err != nil {
 		return nil, err
@@ -35,21 +37,22 @@ func readMessage(r io.Reader) (message, error) {
 	if n < headerBytes || n > maxMessage {
 		return nil, fmt.Errorf("%w: it claims %d bytes", errMalformed, n)
 	}
-	m := append(make(message, 0, n), header...)[:n]
+	m := append(make(Message, 0, n), header...)[:n]
 	if _, err := io.ReadFull(r, m[headerBytes:]); err != nil {
 		return nil, io.ErrUnexpectedEOF
 	}
 	return m, nil
 }
 
-func (m message) id() int32 { return int32(binary.LittleEndian.Uint32(m[4:])) }
+// ID is what an answer refers to.
+func (m Message) ID() int32 { return int32(binary.LittleEndian.Uint32(m[4:])) }
 
-func (m message) opcode() wiremessage.OpCode {
+func (m Message) opcode() wiremessage.OpCode {
 	return wiremessage.OpCode(binary.LittleEndian.Uint32(m[12:]))
 }
 
-// flags are those of an OP_MSG; none for other messages.
-func (m message) flags() wiremessage.MsgFlag {
+// Flags are those of an OP_MSG; none for other messages.
+func (m Message) Flags() wiremessage.MsgFlag {
 	if m.opcode() != wiremessage.OpMsg {
 		return 0
 	}
@@ -57,8 +60,8 @@ func (m message) flags() wiremessage.MsgFlag {
 	return flags
 }
 
-// document returns the one document of a command or a reply, with document sequences put into it as arrays.
-func (m message) document() (bson.Raw, error) {
+// Document returns the one document of a command or a reply, with document sequences put into it as arrays.
+func (m Message) Document() (bson.Raw, error) {
 	switch m.opcode() {
 	case wiremessage.OpMsg:
 	case wiremessage.OpQuery: // a driver's first words, before it knows what the server speaks
@@ -120,11 +123,25 @@ func firstQuery(b []byte) (bson.Raw, error) {
 	return bson.Raw(doc), nil
 }
 
-// newMessage makes an OP_MSG. to is the message that it answers; 0 for a command.
-func newMessage(id, to int32, doc []byte) message {
+// New makes an OP_MSG. to is the message that it answers; 0 for a command.
+func New(id, to int32, doc []byte) Message {
 	at, b := wiremessage.AppendHeaderStart(nil, id, to, wiremessage.OpMsg)
 	b = wiremessage.AppendMsgFlags(b, 0)
 	b = wiremessage.AppendMsgSectionType(b, wiremessage.SingleDocument)
+	b = append(b, doc...)
+	return bsoncore.UpdateLength(b, at, int32(len(b)))
+}
+
+// Reply makes the answer to a message: an OP_MSG, or to a driver's first words what answers those.
+func (m Message) Reply(doc []byte) Message {
+	if m.opcode() != wiremessage.OpQuery {
+		return New(0, m.ID(), doc)
+	}
+	at, b := wiremessage.AppendHeaderStart(nil, 0, m.ID(), wiremessage.OpReply)
+	b = wiremessage.AppendReplyFlags(b, 0)
+	b = wiremessage.AppendReplyCursorID(b, 0)
+	b = wiremessage.AppendReplyStartingFrom(b, 0)
+	b = wiremessage.AppendReplyNumberReturned(b, 1)
 	b = append(b, doc...)
 	return bsoncore.UpdateLength(b, at, int32(len(b)))
 }
@@ -137,12 +154,12 @@ type Command struct {
 	Body bson.Raw
 }
 
-// itemsOf names the array that holds what a write command writes.
-var itemsOf = map[string]string{"update": "updates", "insert": "documents", "delete": "deletes"}
+// ItemsOf names the array that holds what a write command writes, by the command's name.
+var ItemsOf = map[string]string{"update": "updates", "insert": "documents", "delete": "deletes"}
 
 // Items are the single writes of an update, insert or delete command; none of another.
 func (c Command) Items() []bson.Raw {
-	list, ok := c.Body.Lookup(itemsOf[c.Name]).ArrayOK()
+	list, ok := c.Body.Lookup(ItemsOf[c.Name]).ArrayOK()
 	if !ok {
 		return nil
 	}
@@ -159,8 +176,9 @@ func (c Command) Items() []bson.Raw {
 	return items
 }
 
-func (m message) command() (Command, error) {
-	body, err := m.document()
+// Command is the message as a command.
+func (m Message) Command() (Command, error) {
+	body, err := m.Document()
 	if err != nil {
 		return Command{}, err
 	}

@@ -1,0 +1,178 @@
+package modeldb
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// data is all that the database holds at one moment. It is never changed: a write makes another one, so that every moment
+// can be read again.
+type data struct {
+	collections map[string]*collection // by namespace
+	// retries is what the sessions did last, so that a repeated command is not executed again. It is data like any other:
+	// what is rolled back is forgotten here too.
+	retries map[string]retry
+}
+
+// collection holds documents in the order of their making.
+type collection struct {
+	number  int // of the collection, over all that there ever were
+	docs    []document
+	indexes []index
+}
+
+// index is an index of a collection. Documents are found without it: it is here for being unique, and for being there.
+type index struct {
+	name   string
+	spec   document
+	unique bool
+	key    document
+}
+
+// retry is the latest numbered command of a session.
+type retry struct {
+	txn int64
+	// done are the results of the statements that changed something, by their numbers.
+	done map[int32]result
+}
+
+// result is what one statement did.
+type result struct {
+	matched, modified int
+	upserted          any // the _id of the document that was made; nil when none was
+	// before and after are the document, for findAndModify; nil when there is none.
+	before, after document
+}
+
+func newData() *data {
+	return &data{collections: map[string]*collection{}, retries: map[string]retry{}}
+}
+
+// withCollection is the data with another version of a collection.
+func (d *data) withCollection(ns string, c *collection) *data {
+	collections := maps.Clone(d.collections)
+	collections[ns] = c
+	return &data{collections, d.retries}
+}
+
+// withResult is the data with what a statement of a session did.
+func (d *data) withResult(session string, txn int64, statement int32, r result) *data {
+	done := map[int32]result{}
+	if was := d.retries[session]; was.txn == txn {
+		maps.Copy(done, was.done)
+	}
+	done[statement] = r
+	retries := maps.Clone(d.retries)
+	retries[session] = retry{txn, done}
+	return &data{d.collections, retries}
+}
+
+// withSession is the data in which a session has begun its command of that number.
+func (d *data) withSession(session string, txn int64) *data {
+	if d.retries[session].txn >= txn {
+		return d
+	}
+	retries := maps.Clone(d.retries)
+	retries[session] = retry{txn: txn}
+	return &data{d.collections, retries}
+}
+
+// write executes one statement.
+type write struct {
+	ns             string
+	filter, update any
+	upsert         bool
+	sort           document
+	hint           any
+	id             func() bson.ObjectID // of a new document
+}
+
+// apply is the data after a statement.
+func (d *data) apply(w write) (*data, result, *writeError) {
+	c := d.collections[w.ns]
+	if c == nil {
+		c = &collection{}
+	}
+	if err := c.checkHint(w.hint); err != nil {
+		return d, result{}, err
+	}
+	filter := asDocument(w.filter)
+	at := c.first(filter, w.sort)
+	if at < 0 && !w.upsert {
+		return d, result{}, nil
+	}
+	var before document
+	if at < 0 {
+		before = append(document{{"_id", w.id()}}, equalities(filter)...)
+	} else {
+		before = c.docs[at]
+	}
+	after, err := apply(before, w.update, at < 0)
+	if err != nil {
+		return d, result{}, err
+	}
+	if at >= 0 && slices.EqualFunc(before, after, func(a, b element) bool {
+		return a.key == b.key && typeName(a.value) == typeName(b.value) && compare(a.value, b.value) == 0
+	}) {
+		return d, result{matched: 1, before: before, after: after}, nil
+	}
+	if err := c.checkUnique(after, at); err != nil {
+		return d, result{}, err
+	}
+	changed := &collection{c.number, slices.Clone(c.docs), c.indexes}
+	r := result{matched: 1, modified: 1, before: before, after: after}
+	if at < 0 {
+		changed.docs = append(changed.docs, after)
+		r = result{matched: 1, upserted: after.get("_id"), after: after}
+	} else {
+		changed.docs[at] = after
+	}
+	return d.withCollection(w.ns, changed), r, nil
+}
+
+// first is the place of the first document that matches, in an order; -1 when none does.
+func (c *collection) first(filter, order document) int {
+	if len(order) == 0 {
+		return slices.IndexFunc(c.docs, func(d document) bool { return matches(d, filter) })
+	}
+	found := sorted(slices.DeleteFunc(slices.Clone(c.docs), func(d document) bool { return !matches(d, filter) }), order)
+	if len(found) == 0 {
+		return -1
+	}
+	return slices.IndexFunc(c.docs, func(d document) bool { return compare(d.get("_id"), found[0].get("_id")) == 0 })
+}
+
+// digest stands for all that the data is: equal data have equal digests. Sessions are named by number.
+func (d *data) digest(h []byte, number func(session string) int) []byte {
+	b := bytes.NewBuffer(h)
+	for _, ns := range slices.Sorted(maps.Keys(d.collections)) {
+		c := d.collections[ns]
+		b.WriteString(ns)
+		for _, i := range c.indexes {
+			b.WriteString(i.name)
+		}
+		for _, doc := range c.docs {
+			b.Write(doc.without("_id").encode())
+		}
+	}
+	sessions := map[int]retry{}
+	for s, r := range d.retries {
+		sessions[number(s)] = r
+	}
+	for _, n := range slices.Sorted(maps.Keys(sessions)) {
+		r := sessions[n]
+		fmt.Fprintf(b, "%d %d;", n, r.txn)
+		for _, s := range slices.Sorted(maps.Keys(r.done)) {
+			res := r.done[s]
+			fmt.Fprintf(b, "%d %d %d %t", s, res.matched, res.modified, res.upserted != nil)
+			b.Write(res.after.without("_id").encode())
+		}
+	}
+	sum := sha256.Sum256(b.Bytes())
+	return sum[:]
+}

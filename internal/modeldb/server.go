@@ -1,0 +1,200 @@
+// Package modeldb is MongoDB in memory, as far as internal/mongostore uses it: small enough to be exact, and fast enough
+// that internal/modeldb/explore runs every schedule of a scenario on it. It speaks the wire protocol over [net.Pipe] to the
+// real driver. Every command, operator or option that it does not model is refused, and [Server.Strange] tells of it.
+//
+// It is a standalone server, or the primary of a replica set whose log has a part that most members have and a part that an
+// election may undo. Its data are values that never change; a write makes new ones.
+package modeldb
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/jobonce/jobonce/internal/testenv/wire"
+)
+
+// Deployment is what the server is.
+type Deployment uint8
+
+// The deployments.
+const (
+	Standalone Deployment = iota
+	ReplicaSet
+)
+
+// Server is a database. Its zero value is not ready: see [New].
+type Server struct {
+	kind Deployment
+
+	mu         sync.Mutex
+	node       *node
+	lastID     uint32
+	made       int // collections
+	cursors    map[int64][]document
+	lastCursor int64
+	strange    []string
+	// behind are the clients whose commands a deposed primary gets, and what that has.
+	behind map[int]entry
+	// held is set while commands wait for [Server.Answer]; calls are those that do.
+	held     bool
+	calls    []*Call
+	arrived  chan struct{}
+	sessions map[int][]string // of each client, in the order in which they came
+}
+
+// New makes an empty database.
+func New(kind Deployment) *Server {
+	return &Server{kind: kind, node: newNode(), cursors: map[int64][]document{}, behind: map[int]entry{},
+		arrived: make(chan struct{}, 1), sessions: map[int][]string{}}
+}
+
+// URI is what a client connects to, with a dialer of [Server.Dialer].
+func (s *Server) URI() string {
+	if s.kind == ReplicaSet {
+		return "mongodb://" + address + "/?replicaSet=" + setName
+	}
+	return "mongodb://" + address + "/?directConnection=true"
+}
+
+const (
+	address = "model.test:27017"
+	setName = "model"
+)
+
+// Dialer connects a client, whose commands have its number.
+func (s *Server) Dialer(client int) Dialer { return Dialer{s, client} }
+
+// Dialer connects to a server.
+type Dialer struct {
+	server *Server
+	client int
+}
+
+// DialContext connects.
+func (d Dialer) DialContext(context.Context, string, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	go d.server.serve(ours, d.client)
+	return theirs, nil
+}
+
+// Call is a command of a client.
+type Call struct {
+	wire.Command
+	Client int
+	// Gone is set when the client will not get the answer.
+	Gone bool
+
+	conn    net.Conn
+	message wire.Message
+	failed  document // the reply, when the execution ended early
+}
+
+// serve reads a connection's commands until it ends.
+func (s *Server) serve(conn net.Conn, client int) {
+	defer conn.Close()
+	for {
+		message, err := wire.Read(conn)
+		if err != nil {
+			s.leave(conn)
+			return
+		}
+		command, err := message.Command()
+		if err != nil {
+			s.mu.Lock()
+			s.strange = append(s.strange, err.Error())
+			s.mu.Unlock()
+			return
+		}
+		c := &Call{Command: command, Client: client, conn: conn, message: message}
+		s.mu.Lock()
+		if s.holds(c) {
+			s.calls = append(s.calls, c)
+			s.mu.Unlock()
+			select {
+			case s.arrived <- struct{}{}:
+			default:
+			}
+			continue
+		}
+		reply := s.execute(c, Fault{})
+		s.mu.Unlock()
+		if c.reply(reply) != nil {
+			return
+		}
+	}
+}
+
+// holds tells whether a command is one that a caller of the store waits for: monitoring, handshakes and the look at the
+// indexes go on by themselves.
+func (s *Server) holds(c *Call) bool {
+	if !s.held || !slices.Contains([]string{"find", "aggregate", "getMore", "update", "findAndModify"}, c.Name) {
+		return false
+	}
+	_, err := c.Body.LookupErr("updates", "0", "q", "_id", "$exists") // the store tries its hint
+	return err != nil
+}
+
+// leave: the client of a connection has ended it.
+func (s *Server) leave(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.calls {
+		if c.conn == conn {
+			c.Gone = true
+		}
+	}
+	s.calls = slices.DeleteFunc(s.calls, func(c *Call) bool { return c.Gone && !c.Writes() })
+}
+
+func (s *Server) execute(c *Call, f Fault) document {
+	x := &execution{Server: s, call: c, fault: f}
+	if view, is := s.behind[c.Client]; is {
+		x.view = &view
+	}
+	return x.execute()
+}
+
+func (c *Call) reply(d document) error {
+	_, err := c.conn.Write(c.message.Reply(d.encode()))
+	return err
+}
+
+func (x *execution) hello() document {
+	d := document{
+		{"helloOk", true}, {"isWritablePrimary", true}, {"maxBsonObjectSize", int32(16 << 20)},
+		{"maxMessageSizeBytes", int32(48_000_000)}, {"maxWriteBatchSize", int32(100_000)}, {"localTime", date(time.Now().UnixMilli())},
+		{"minWireVersion", int32(0)}, {"maxWireVersion", int32(21)}, {"readOnly", false}, {"ok", 1.0},
+	}
+	if x.kind == ReplicaSet {
+		d = append(d, document{
+			{"logicalSessionTimeoutMinutes", int32(30)}, {"setName", setName}, {"setVersion", int32(1)}, {"secondary", false},
+			{"hosts", array{address}}, {"primary", address}, {"me", address}, {"electionId", x.node.electionID()},
+			{"lastWrite", document{{"opTime", document{{"ts", x.node.now()}, {"t", int64(x.node.term)}}}, {"lastWriteDate", date(epoch * 1000)}}},
+		}...)
+	}
+	return d
+}
+
+// Strange is what was asked for that the model does not have.
+func (s *Server) Strange() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.strange)
+}
+
+// Documents are the documents of a collection as the primary has them.
+func (s *Server) Documents(ns string) (docs []bson.Raw) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.node.latest().collections[ns]; c != nil {
+		for _, d := range c.docs {
+			docs = append(docs, d.encode())
+		}
+	}
+	return docs
+}
