@@ -14,8 +14,6 @@ type execution struct {
 	fault   Fault
 	// view is what a deposed primary has; nil when the primary answers.
 	view *entry
-	// hangUp is set when there is no answer, because the connection ends.
-	hangUp bool
 }
 
 // general are the fields that every command may have.

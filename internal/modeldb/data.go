@@ -147,9 +147,10 @@ func (c *collection) first(filter, order document) int {
 	return slices.IndexFunc(c.docs, func(d document) bool { return compare(d.get("_id"), found[0].get("_id")) == 0 })
 }
 
-// digest stands for all that the data is: equal data have equal digests. Sessions are named by number.
-func (d *data) digest(h []byte, number func(session string) int) []byte {
-	b := bytes.NewBuffer(h)
+// digest stands for all that the data is: equal data have equal digests. Sessions are named by number, and
+// count their commands from a first one.
+func (d *data) digest(number func(session string) (number int, first int64)) []byte {
+	var b bytes.Buffer
 	for _, ns := range slices.Sorted(maps.Keys(d.collections)) {
 		c := d.collections[ns]
 		b.WriteString(ns)
@@ -162,14 +163,16 @@ func (d *data) digest(h []byte, number func(session string) int) []byte {
 	}
 	sessions := map[int]retry{}
 	for s, r := range d.retries {
-		sessions[number(s)] = r
+		n, first := number(s)
+		r.txn -= first
+		sessions[n] = r
 	}
 	for _, n := range slices.Sorted(maps.Keys(sessions)) {
 		r := sessions[n]
-		fmt.Fprintf(b, "%d %d;", n, r.txn)
+		fmt.Fprintf(&b, "%d %d;", n, r.txn)
 		for _, s := range slices.Sorted(maps.Keys(r.done)) {
 			res := r.done[s]
-			fmt.Fprintf(b, "%d %d %d %t", s, res.matched, res.modified, res.upserted != nil)
+			fmt.Fprintf(&b, "%d %d %d %t", s, res.matched, res.modified, res.upserted != nil)
 			b.Write(res.after.without("_id").encode())
 		}
 	}

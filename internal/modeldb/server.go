@@ -27,6 +27,13 @@ const (
 	ReplicaSet
 )
 
+func (d Deployment) String() string {
+	if d == ReplicaSet {
+		return "replica set"
+	}
+	return "standalone"
+}
+
 // Server is a database. Its zero value is not ready: see [New].
 type Server struct {
 	kind Deployment
@@ -44,13 +51,15 @@ type Server struct {
 	held     bool
 	calls    []*Call
 	arrived  chan struct{}
-	sessions map[int][]string // of each client, in the order in which they came
+	numbers  map[int]int            // of each client's latest call
+	told     map[int]bson.Timestamp // the latest time of the logical clock that each client was told
+	sessions map[int][]session      // of each client, in the order in which they came
 }
 
 // New makes an empty database.
 func New(kind Deployment) *Server {
 	return &Server{kind: kind, node: newNode(), cursors: map[int64][]document{}, behind: map[int]entry{},
-		arrived: make(chan struct{}, 1), sessions: map[int][]string{}}
+		arrived: make(chan struct{}, 1), numbers: map[int]int{}, told: map[int]bson.Timestamp{}, sessions: map[int][]session{}}
 }
 
 // URI is what a client connects to, with a dialer of [Server.Dialer].
@@ -86,6 +95,8 @@ func (d Dialer) DialContext(context.Context, string, string) (net.Conn, error) {
 type Call struct {
 	wire.Command
 	Client int
+	// Number is the call's place among those of its client that waited.
+	Number int
 	// Gone is set when the client will not get the answer.
 	Gone bool
 
@@ -112,6 +123,7 @@ func (s *Server) serve(conn net.Conn, client int) {
 		}
 		c := &Call{Command: command, Client: client, conn: conn, message: message}
 		s.mu.Lock()
+		s.noteSession(c)
 		if s.holds(c) {
 			s.calls = append(s.calls, c)
 			s.mu.Unlock()

@@ -168,13 +168,7 @@ func (m *model) check(t *rapid.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", id, err)
 		}
-		due := int64(0)
-		if !r.Work.Due.IsZero() {
-			due = r.Work.Due.UnixMilli()
-		}
-		stored := refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, mode: r.Work.Mode, state: r.Work.State,
-			due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
-			holderBody: j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
+		stored := endOf(&r, &j.refJob)
 		if stored != j.refJob || r.Deliveries != j.deliveries || r.Conflicts != j.conflicts {
 			t.Fatalf("%s is stored as\n%+v, %d deliveries, %d conflicts; the reference has\n%+v, %d, %d", id, stored, r.Deliveries,
 				r.Conflicts, j.refJob, j.deliveries, j.conflicts)

@@ -241,26 +241,14 @@ type driver struct {
 func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error) {
 	switch op := op.(type) {
 	case refRecord:
-		in := job.Input{JobID: jobID, Event: d.event, Status: op.status, RequestID: op.request, Mode: op.mode,
-			Body: job.Body{Kind: job.BodyText, Data: op.body}}
-		if op.mode == job.ModeLeased {
-			l := lease
-			in.Lease = &l
-		}
-		delivery, err := in.Delivery(1 << 20)
+		delivery, err := d.delivery(jobID, op)
 		if err != nil {
 			return refAnswer{}, err
 		}
 		return d.recorded(d.store.Record(ctx, []job.Delivery{delivery})[0])
 	case refClaim:
-		claimed, err := d.store.Claim(ctx, job.ClaimRequest{RequestID: op.request, Max: 1, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20})
-		if err != nil || len(claimed) == 0 {
-			return refAnswer{}, err
-		}
-		if len(claimed) > 1 || claimed[0].Record.JobID != jobID {
-			return refAnswer{}, fmt.Errorf("claimed %d jobs, the first is %s", len(claimed), claimed[0].Record.JobID)
-		}
-		return refAnswer{lease: leaseOf(&claimed[0].Lease), withBody: claimed[0].Record.Body.Data != ""}, nil
+		a, _, err := d.claim(ctx, jobID, op)
+		return a, err
 	case refRenew:
 		l, err := job.Renew(ctx, d.store, jobID, op.token, lease)
 		if err != nil {
@@ -276,6 +264,29 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 			Lease: job.Lease{Token: op.token, Expires: time.UnixMilli(op.expires).UTC()}}}))
 	}
 	return refAnswer{}, fmt.Errorf("no such operation: %T", op)
+}
+
+// claim claims the job, and tells whether the lease was granted to this very call.
+func (d driver) claim(ctx context.Context, jobID string, op refClaim) (_ refAnswer, granted bool, _ error) {
+	claimed, err := d.store.Claim(ctx, job.ClaimRequest{RequestID: op.request, Max: 1, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20})
+	if err != nil || len(claimed) == 0 {
+		return refAnswer{}, false, err
+	}
+	if len(claimed) > 1 || claimed[0].Record.JobID != jobID {
+		return refAnswer{}, false, fmt.Errorf("claimed %d jobs, the first is %s", len(claimed), claimed[0].Record.JobID)
+	}
+	c := &claimed[0]
+	return refAnswer{lease: leaseOf(&c.Lease), withBody: c.Record.Body.Data != ""}, c.Granted, nil
+}
+
+func (d driver) delivery(jobID string, op refRecord) (job.Delivery, error) {
+	in := job.Input{JobID: jobID, Event: d.event, Status: op.status, RequestID: op.request, Mode: op.mode,
+		Body: job.Body{Kind: job.BodyText, Data: op.body}}
+	if op.mode == job.ModeLeased {
+		l := lease
+		in.Lease = &l
+	}
+	return in.Delivery(1 << 20)
 }
 
 func (d driver) recorded(o job.Outcome) (refAnswer, error) {

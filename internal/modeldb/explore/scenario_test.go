@@ -1,0 +1,152 @@
+package explore_test
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/modeldb"
+	"github.com/jobonce/jobonce/internal/storetest"
+)
+
+// scenario is what a few callers do at once. Each caller has a store of its own, as if it were in another process, unless
+// they share one.
+type scenario struct {
+	name   string
+	core   bool // explored with two faults in the short form too
+	long   bool // explored in the long form alone
+	shared bool
+	// jobs are those that there are: one unless the scenario names more.
+	jobs []string
+	// before is done before the callers begin, without faults. Its answer is what they know.
+	before []storetest.Op
+	// lapsed moves the clock past a lease after that; lapses is how often it may move past one while the callers are at it.
+	lapsed bool
+	lapses int
+	// callers do their work one operation after another.
+	callers []func(*caller)
+}
+
+// scenarios are all of them, in the order in which they are told of.
+func scenarios() []scenario {
+	record := func(request string, mode job.WorkMode) func(*caller) {
+		return func(c *caller) { c.do(storetest.RecordOp(request, mode)) }
+	}
+	claim := func(request string) func(*caller) {
+		return func(c *caller) { c.claim(request) }
+	}
+	renew := func(c *caller) { c.do(storetest.RenewOp(c.before.Token())) }
+	complete := func(c *caller) { c.do(storetest.CompleteOp(c.before.Token(), "done")) }
+	release := func(c *caller) { c.do(storetest.ReleaseOp(c.before.Token(), "failed")) }
+	type callers = []func(*caller)
+	type ops = []storetest.Op
+	queued := ops{storetest.RecordOp("setup", job.ModeQueued)}
+	leased := ops{storetest.RecordOp("setup", job.ModeLeased)}
+	claimed := ops{storetest.RecordOp("setup", job.ModeQueued), storetest.ClaimOp("one")}
+	return []scenario{
+		{name: "record × record, leased", core: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "record × record, leased, one request", callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
+		{name: "record × record, untracked", callers: callers{record("one", job.ModeUntracked), record("two", job.ModeUntracked)}},
+		{name: "record × record, untracked, one request", callers: callers{record("one", job.ModeUntracked), record("one", job.ModeUntracked)}},
+		{name: "record × record, queued and leased", callers: callers{record("one", job.ModeQueued), record("two", job.ModeLeased)}},
+		{name: "record × record, of a lapsed lease", before: leased, lapsed: true,
+			callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "record × record, of a lapsed lease, one request", before: leased, lapsed: true,
+			callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
+		{name: "record × record, of two jobs", jobs: []string{"a", "b"}, callers: callers{
+			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeLeased), "a", "b") },
+			func(c *caller) { c.together(storetest.RecordOp("two", job.ModeLeased), "a", "b") }}},
+		{name: "record × record, in one store", shared: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "record twice", callers: callers{func(c *caller) {
+			c.do(storetest.RecordOp("one", job.ModeLeased))
+			c.do(storetest.RecordOp("one", job.ModeLeased))
+		}}},
+
+		{name: "record × claim, of queued work", core: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
+		{name: "record × claim, of a new job", callers: callers{record("one", job.ModeQueued), claim("two")}},
+		{name: "record × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{record("one", job.ModeLeased), claim("two")}},
+
+		{name: "claim × claim", core: true, before: queued, callers: callers{claim("one"), claim("two")}},
+		{name: "claim × claim, one request", before: queued, callers: callers{claim("one"), claim("one")}},
+		{name: "claim × claim, in one store", shared: true, before: queued, callers: callers{claim("one"), claim("two")}},
+		{name: "claim × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{claim("one"), claim("two")}},
+		{name: "claim twice", before: queued, callers: callers{func(c *caller) { c.claim("one"); c.claim("one") }}},
+		{name: "claim × complete by another", before: queued, callers: callers{
+			func(c *caller) {
+				if a, ok := c.claim("one"); ok && a.Token() != "" {
+					c.do(storetest.CompleteOp(a.Token(), "done"))
+				}
+			}, record("two", job.ModeLeased)}},
+
+		{name: "lapse × complete", core: true, before: leased, lapses: 1, callers: callers{complete, claim("two")}},
+		{name: "lapse × release", before: leased, lapses: 1, callers: callers{release, claim("two")}},
+		{name: "lapse × renew", before: leased, lapses: 1, callers: callers{renew, claim("two")}},
+		{name: "lapse × renew, of the same claim", before: claimed, lapsed: true, callers: callers{renew, claim("one")}},
+		{name: "renew × renew", before: leased, lapses: 1, callers: callers{renew, renew}},
+		{name: "renew × complete", before: leased, callers: callers{renew, complete}},
+		{name: "complete × complete", before: leased, callers: callers{complete, complete}},
+		{name: "complete × release", before: leased, callers: callers{complete, release}},
+		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
+	}
+}
+
+// caller is one that calls a store.
+type caller struct {
+	*world
+	number int
+	store  job.Store
+	// before is the last answer of what was done before.
+	before storetest.Answer
+	ctx    context.Context
+	leave  context.CancelFunc
+	left   bool
+	over   bool
+}
+
+// event is that of all the jobs of a scenario.
+const event = "event"
+
+// do does an operation on the job, and tells whether it was answered.
+func (c *caller) do(o storetest.Op) (storetest.Answer, bool) { return c.on(c.ctx, c.jobs[0], o) }
+
+func (c *caller) on(ctx context.Context, jobID string, o storetest.Op) (storetest.Answer, bool) {
+	from, at := c.begin(c.number)
+	answer, err := storetest.Do(ctx, c.store, event, jobID, o)
+	c.end(c.number, jobID, from, at, o, answer, err)
+	return answer, err == nil
+}
+
+// claim claims work, and gives it back when the caller has left meanwhile, as the service does.
+func (c *caller) claim(request string) (storetest.Answer, bool) {
+	answer, ok := c.do(storetest.ClaimOp(request))
+	if ok && answer.Granted && c.ctx.Err() != nil {
+		c.on(context.WithoutCancel(c.ctx), c.jobs[0], storetest.UnclaimOp(answer.Token(), answer.Expires()))
+		return answer, false
+	}
+	return answer, ok
+}
+
+// together records several jobs in one call.
+func (c *caller) together(o storetest.Op, jobIDs ...string) {
+	from, at := c.begin(c.number)
+	answers, failures := storetest.RecordTogether(c.ctx, c.store, event, jobIDs, o)
+	for i, id := range jobIDs {
+		c.end(c.number, id, from, at, o, answers[i], failures[i])
+	}
+}
+
+// past is longer than a lease, what clocks may differ by included.
+const past = storetest.LeaseTime + 2*time.Second
+
+// deployments are what each scenario runs on.
+var deployments = []modeldb.Deployment{modeldb.Standalone, modeldb.ReplicaSet}
+
+func scenarioNamed(name string) (scenario, bool) {
+	all := scenarios()
+	i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
+	if i < 0 {
+		return scenario{}, false
+	}
+	return all[i], true
+}

@@ -1,0 +1,123 @@
+package explore_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestScenarios runs every schedule of every scenario: without faults, when all calls succeed; with one fault; and the core
+// ones with two. In the long form all with two, and three callers. It prints what it did, and holds the outcomes to those
+// that were known.
+func TestScenarios(t *testing.T) {
+	began := time.Now()
+	var tasks []task
+	for _, s := range scenarios() {
+		for _, kind := range deployments {
+			most := 1
+			if s.core || long() && !s.long {
+				most = 2
+			}
+			for faults := range most + 1 {
+				if !s.long || long() {
+					tasks = append(tasks, task{s.name, kind, faults, 1})
+				}
+			}
+		}
+	}
+	// The largest first, so that the workers end together.
+	slices.SortStableFunc(tasks, func(a, b task) int { return b.Faults - a.Faults })
+	results := map[task]result{}
+	exploreAll(t, buildWorker(t, ""), tasks, func(j task, r result) bool {
+		results[j] = r
+		if r.Found != nil {
+			t.Errorf("%v: the schedule %v\n%s", j, r.Found, r.Problem)
+		}
+		for outcome := range r.Outcomes {
+			if j.Faults == 0 && (strings.Contains(outcome, "unknown") || strings.Contains(outcome, "unavailable")) {
+				t.Errorf("%v: without faults there came\n%s", j, outcome)
+			}
+		}
+		return true
+	})
+	total, seconds := 0, 0.0
+	var lines []string
+	for _, j := range slices.SortedFunc(maps.Keys(results), func(a, b task) int { return strings.Compare(a.String(), b.String()) }) {
+		r := results[j]
+		runs := r.Schedules + r.Pruned + 2*r.Checked
+		total, seconds = total+runs, seconds+r.Seconds
+		t.Logf("%-75v %6d schedules, %6d pruned, %4d outcomes, %6.1f s", j, r.Schedules, r.Pruned, len(r.Outcomes), r.Seconds)
+		lines = append(lines, fmt.Sprintf("%v: %d", j, len(r.Outcomes)))
+	}
+	t.Logf("%d runs in %.0f s of %d workers, %.0f s in all", total, seconds, processors, time.Since(began).Seconds())
+	golden(t, lines)
+}
+
+// goldenFile has the number of outcomes of each task. JOBONCE_TEST_GOLDEN=1 writes it anew.
+const goldenFile = "testdata/outcomes.txt"
+
+func golden(t *testing.T, lines []string) {
+	t.Helper()
+	b, err := os.ReadFile(goldenFile)
+	if err != nil && os.Getenv("JOBONCE_TEST_GOLDEN") == "" {
+		t.Fatal(err)
+	}
+	known := map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		if i := strings.LastIndex(line, ": "); i > 0 {
+			known[line[:i]] = strings.TrimSpace(line[i+2:])
+		}
+	}
+	for _, line := range lines {
+		i := strings.LastIndex(line, ": ")
+		name, n := line[:i], line[i+2:]
+		if known[name] != n && os.Getenv("JOBONCE_TEST_GOLDEN") == "" {
+			t.Errorf("%s: %s outcomes, and %s has %q", name, n, goldenFile, known[name])
+		}
+		known[name] = n
+	}
+	if os.Getenv("JOBONCE_TEST_GOLDEN") == "" {
+		return
+	}
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		fmt.Fprintf(&out, "%s: %s\n", name, known[name])
+	}
+	if err := os.WriteFile(goldenFile, []byte(out.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func long() bool { return os.Getenv("JOBONCE_TEST_LONG") != "" }
+
+// TestReplay runs one schedule and prints what it comes to: JOBONCE_TEST_SCHEDULE has the scenario, the deployment and the
+// schedule, with a semicolon between them.
+func TestReplay(t *testing.T) {
+	given := os.Getenv("JOBONCE_TEST_SCHEDULE")
+	if given == "" {
+		given = "record twice; replica set; A1-cut A2 A1-late"
+	}
+	part := strings.SplitN(given, ";", 3)
+	if len(part) != 3 {
+		t.Fatalf("%q is not SCENARIO; DEPLOYMENT; SCHEDULE", given)
+	}
+	s, ok := scenarioNamed(strings.TrimSpace(part[0]))
+	if !ok {
+		t.Fatalf("no scenario %q", part[0])
+	}
+	for _, kind := range deployments {
+		if kind.String() == strings.TrimSpace(part[1]) {
+			outcome, err := replay(t, s, kind, strings.Fields(part[2]), t.Logf)
+			t.Logf("in the end:\n%s", outcome)
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no deployment %q", part[1])
+}

@@ -1,0 +1,338 @@
+package explore_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/modeldb"
+	"github.com/jobonce/jobonce/internal/mongostore"
+	"github.com/jobonce/jobonce/internal/storetest"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// world is one run of a scenario, in a bubble: a database, stores with clients of their own, and callers. It stands still
+// until a command is answered or something else happens.
+type world struct {
+	scenario
+	t      *testing.T
+	kind   modeldb.Deployment
+	db     *modeldb.Server
+	clock  *testenv.Clock
+	stores []*mongostore.Store
+	// seen is for each store the digest of all that it has seen, from which follows all that it does next. Its random
+	// numbers are made of it too.
+	seen    [][32]byte
+	callers []*caller
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	sequence int   // of what begins and ends
+	ended    []int // calls of each caller
+	// order tells of each call what had ended when it began.
+	order    []string
+	nows     []time.Time
+	calls    map[string][]storetest.Call // by job
+	outcome  []string                    // of each call, in the order of the callers
+	problems []string
+	over     chan struct{}
+}
+
+// run runs a scenario. choose is asked what is to happen next, and gives the place of one of the events, or -1 for the run
+// to be given up. run returns what came of it; empty when it was given up.
+func run(t *testing.T, s scenario, kind modeldb.Deployment, choose func(w *world, events []happening) int) (outcome string, err error) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, s, kind)
+		defer w.close()
+		w.start()
+		for {
+			events := w.events()
+			if len(events) == 0 {
+				break
+			}
+			i := choose(w, events)
+			if i < 0 {
+				return
+			}
+			events[i].do(w)
+			w.settle()
+		}
+		outcome, err = w.judge()
+	})
+	return outcome, err
+}
+
+func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
+	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), calls: map[string][]storetest.Call{},
+		over: make(chan struct{}, 1)}
+	w.nows = []time.Time{w.clock.Now()}
+	if len(w.jobs) == 0 {
+		w.jobs = []string{"job"}
+	}
+	cryptotest.SetGlobalRandom(t, 1)
+	stores := len(s.callers)
+	if s.shared {
+		stores = 1
+	}
+	for i := range stores {
+		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI(), Dialer: w.db.Dialer(i), Now: w.clock.Now, MaxAttempts: storetest.MaxAttempts,
+			NewPause: func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-store.Ready()
+		w.stores = append(w.stores, store)
+		w.seen = append(w.seen, [32]byte{byte(i)})
+	}
+	synctest.Wait()
+	return w
+}
+
+// pause is between the tries of an operation; patience is longer than that, and than the driver waits before it looks again
+// for a primary that it has lost.
+const (
+	pause    = time.Millisecond
+	patience = 600 * time.Millisecond
+)
+
+// start does what comes before, and lets the callers begin, one after the other.
+func (w *world) start() {
+	setup := &caller{world: w, number: -1, store: w.stores[0], ctx: context.Background()}
+	var before storetest.Answer
+	for _, o := range w.before {
+		before, _ = setup.do(o)
+	}
+	if w.lapsed {
+		w.lapse()
+	}
+	w.db.Hold(true)
+	n := len(w.scenario.callers)
+	w.outcome, w.ended, w.order = make([]string, n), make([]int, n), make([]string, n)
+	for i, act := range w.scenario.callers {
+		c := &caller{world: w, number: i, store: w.stores[i%len(w.stores)], before: before}
+		c.ctx, c.leave = context.WithCancel(context.Background())
+		w.callers = append(w.callers, c)
+		w.seed(i % len(w.stores))
+		w.running.Go(func() {
+			act(c)
+			w.mu.Lock()
+			c.over = true
+			w.mu.Unlock()
+			select {
+			case w.over <- struct{}{}:
+			default:
+			}
+		})
+		w.settle()
+	}
+}
+
+// seed makes the random numbers from now on those of a store.
+func (w *world) seed(store int) {
+	cryptotest.SetGlobalRandom(w.t, binary.LittleEndian.Uint64(w.seen[store][:]))
+}
+
+// saw notes what a store has seen.
+func (w *world) saw(store int, what ...any) {
+	h := sha256.New()
+	h.Write(w.seen[store][:])
+	fmt.Fprint(h, what...)
+	fmt.Fprint(h, len(w.nows))
+	h.Sum(w.seen[store][:0])
+	w.seed(store)
+}
+
+// settle waits until every caller that is not over waits for the database, or for another one.
+func (w *world) settle() {
+	synctest.Wait()
+	for _, while := range []time.Duration{2 * pause, patience, 10 * time.Second, time.Minute} {
+		time.Sleep(while)
+		synctest.Wait()
+		if calls := w.waiting(); calls >= w.active() || while >= patience && calls > 0 {
+			return
+		}
+	}
+	panic("the callers neither end nor ask the database for anything")
+}
+
+// waiting is how many callers wait for the database, or at least so many when they share a store.
+func (w *world) waiting() (n int) {
+	calls := slices.DeleteFunc(w.db.Calls(), func(c *modeldb.Call) bool { return c.Gone })
+	if w.shared {
+		return len(calls)
+	}
+	for i := range w.stores {
+		if slices.ContainsFunc(calls, func(c *modeldb.Call) bool { return c.Client == i }) {
+			n++
+		}
+	}
+	return n
+}
+
+// active is how many callers are not over.
+func (w *world) active() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.callers {
+		if !c.over {
+			n++
+		}
+	}
+	return n
+}
+
+// lapse moves the clock past a lease.
+func (w *world) lapse() {
+	w.clock.Advance(past)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nows = append(w.nows, w.clock.Now())
+}
+
+// begin and end are around a call.
+func (w *world) begin(number int) (from, at int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sequence++
+	if number >= 0 {
+		w.order[number] += fmt.Sprint(w.ended)
+	}
+	return w.sequence, len(w.nows) - 1
+}
+
+func (w *world) end(number int, jobID string, from, at int, o storetest.Op, answer storetest.Answer, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sequence++
+	said := answer.String()
+	switch {
+	case errors.Is(err, job.ErrOutcomeUnknown):
+		said = "unknown"
+	case errors.Is(err, job.ErrUnavailable):
+		said = "unavailable"
+	case err != nil:
+		w.problems = append(w.problems, fmt.Sprintf("%v failed: %v", o, err))
+	}
+	if number >= 0 {
+		w.ended[number]++
+		w.outcome[number] += fmt.Sprintf("%v: %s; ", o, said)
+	}
+	if said != "unavailable" { // which promises to have had no effect
+		w.calls[jobID] = append(w.calls[jobID], storetest.Call{Op: o, Answer: answer, Unknown: said == "unknown", From: from, To: w.sequence,
+			Nows: slices.Clone(w.nows[at:])})
+	}
+}
+
+// judge asks whether what the callers were told, and what is stored in the end, can be explained.
+func (w *world) judge() (outcome string, err error) {
+	w.db.Hold(false)
+	w.running.Wait()
+	problems := append(w.problems, w.db.Strange()...)
+	stored := ""
+	for _, id := range w.jobs {
+		var end *job.Record
+		r, err := w.stores[0].Get(context.Background(), id, false)
+		switch {
+		case err == nil:
+			end = &r
+			stored += fmt.Sprintf("%s: %v, %v by %q, attempts %d, token %s; ", id, r.Work.State, r.Work.Mode, r.RequestID, r.Work.Attempts, r.Work.Token)
+		case errors.Is(err, job.ErrNotFound):
+			stored += id + ": none; "
+		default:
+			problems = append(problems, fmt.Sprintf("reading %s in the end: %v", id, err))
+			continue
+		}
+		for i := range w.calls[id] {
+			if c := &w.calls[id][i]; c.Unknown {
+				first := slices.IndexFunc(w.nows, c.Nows[0].Equal)
+				c.Nows = w.nows[first:]
+			}
+		}
+		if err := storetest.Explain(w.calls[id], end); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", id, err))
+		}
+		problems = append(problems, firsts(w.calls[id])...)
+	}
+	if len(problems) > 0 {
+		err = errors.New(strings.Join(problems, "\n"))
+	}
+	return strings.Join(append(slices.Clone(w.outcome), stored), "\n"), err
+}
+
+// firsts finds calls that were both told to be the first.
+func firsts(calls []storetest.Call) (problems []string) {
+	var first []string
+	for _, c := range calls {
+		if o := c.Op.String(); c.Answer.First() && !slices.Contains(first, o) {
+			first = append(first, o)
+		}
+	}
+	if len(first) > 1 {
+		problems = append(problems, fmt.Sprintf("%q were all told to be first", first))
+	}
+	return problems
+}
+
+var tokenText = regexp.MustCompile(`\b[A-Z2-7]{26}\b`)
+
+// plain is an outcome with the tokens numbered in the order in which they stand there, and without times.
+func plain(outcome string) string {
+	var tokens []string
+	outcome = tokenText.ReplaceAllStringFunc(outcome, func(token string) string {
+		if !slices.Contains(tokens, token) {
+			tokens = append(tokens, token)
+		}
+		return fmt.Sprintf("token-%d", slices.Index(tokens, token))
+	})
+	return timeText.ReplaceAllString(outcome, "time")
+}
+
+var timeText = regexp.MustCompile(`\b17[0-9]{11}\b`)
+
+// close ends the run, wherever it is.
+func (w *world) close() {
+	for _, c := range w.callers {
+		c.leave()
+	}
+	w.db.Hold(false)
+	w.running.Wait()
+	for _, s := range w.stores {
+		if err := s.Close(); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// key stands for all that what happens next depends on, and what is judged in the end.
+func (w *world) key() (key [32]byte) {
+	h := sha256.New()
+	h.Write(w.db.Digest())
+	for _, s := range w.seen {
+		h.Write(s[:])
+	}
+	for _, c := range w.db.Calls() {
+		fmt.Fprint(h, c.Client, c.Number, c.Gone, ";")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.callers {
+		fmt.Fprint(h, c.over, c.left)
+	}
+	fmt.Fprint(h, len(w.nows), w.order)
+	h.Sum(key[:0])
+	return key
+}

@@ -1,0 +1,219 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// Op is an operation of the reference model on one job.
+type Op struct{ op any }
+
+// The operations of the reference model.
+func RecordOp(request string, mode job.WorkMode) Op {
+	return Op{refRecord{request: request, status: "OK", body: "body", mode: mode}}
+}
+func ClaimOp(request string) Op          { return Op{refClaim{request}} }
+func RenewOp(token string) Op            { return Op{refRenew{token}} }
+func CompleteOp(token, result string) Op { return Op{refComplete{token, result}} }
+func ReleaseOp(token, reason string) Op  { return Op{refRelease{token: token, reason: reason}} }
+func UnclaimOp(token string, expires time.Time) Op {
+	return Op{refUnclaim{token, expires.UnixMilli()}}
+}
+
+func (o Op) String() string {
+	return strings.TrimPrefix(fmt.Sprintf("%T%+v", o.op, o.op), "storetest.ref")
+}
+
+// Answer is what an operation answered.
+type Answer struct {
+	refAnswer
+	// Granted is set when the lease in it was granted to this very call, and no earlier one.
+	Granted bool
+}
+
+// Token is that of the lease in the answer; empty without one.
+func (a Answer) Token() string { return a.lease.token }
+
+// Expires is when the lease in the answer ends.
+func (a Answer) Expires() time.Time { return time.UnixMilli(a.lease.expires).UTC() }
+
+// First tells whether the answer says that the call made the record.
+func (a Answer) First() bool { return a.first }
+
+// String is the answer without what differs from run to run.
+func (a Answer) String() string {
+	switch {
+	case a.err != "":
+		return a.err
+	case a.disposition != job.DispositionNone:
+		return fmt.Sprintf("disposition %d, start %t, %v", a.disposition, a.start, a.lease)
+	case a.lease.token != "":
+		return fmt.Sprintf("lease %v", a.lease)
+	}
+	return "done"
+}
+
+// Do does an operation on a store. Jobs meet in claims when they have the same event.
+func Do(ctx context.Context, store job.Store, event, jobID string, o Op) (Answer, error) {
+	d := driver{store, event}
+	if op, is := o.op.(refClaim); is {
+		a, granted, err := d.claim(ctx, jobID, op)
+		return Answer{a, granted}, err
+	}
+	a, err := d.do(ctx, jobID, o.op)
+	return Answer{refAnswer: a}, err
+}
+
+// RecordTogether records several jobs in one call.
+func RecordTogether(ctx context.Context, store job.Store, event string, jobIDs []string, o Op) ([]Answer, []error) {
+	answers, failures := make([]Answer, len(jobIDs)), make([]error, len(jobIDs))
+	d := driver{store, event}
+	deliveries := make([]job.Delivery, len(jobIDs))
+	for i, id := range jobIDs {
+		if deliveries[i], failures[i] = d.delivery(id, o.op.(refRecord)); failures[i] != nil {
+			return answers, failures
+		}
+	}
+	for i, outcome := range store.Record(ctx, deliveries) {
+		answers[i].refAnswer, failures[i] = d.recorded(outcome)
+	}
+	return answers, failures
+}
+
+// Call is an operation of a history.
+type Call struct {
+	Op     Op
+	Answer Answer
+	// Unknown is set when the operation failed with job.ErrOutcomeUnknown: it may take effect at any time from then on, or
+	// never.
+	Unknown bool
+	// From and To are when it began and ended, as numbers in the order of what happened.
+	From, To int
+	// Nows are the times that the store's clock may have told it; those of an unknown one go on to the history's end.
+	Nows []time.Time
+}
+
+// Explain looks for an order of the calls on one job that explains their answers and leads to the record as it is in the
+// end, which is nil when there is none. Calls that have promised to have had no effect are left out.
+func Explain(calls []Call, end *job.Record) error {
+	x := explanation{calls: slices.Clone(calls), end: end, tried: map[tried]bool{}}
+	for _, c := range calls {
+		if !c.Unknown && len(c.Nows) > 1 {
+			// Its own lease may have run out before it was answered, and it got another one.
+			c.Unknown = true
+			x.calls = append(x.calls, c)
+		}
+	}
+	if x.search(refJob{}, 1<<len(x.calls)-1) {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString("no order of these calls explains their answers and what is stored:")
+	for _, c := range calls {
+		answer := fmt.Sprintf("%+v", c.Answer.refAnswer)
+		if c.Unknown {
+			answer = "unknown"
+		}
+		fmt.Fprintf(&b, "\n  %d to %d: %v -> %s", c.From, c.To, c.Op, answer)
+	}
+	if end == nil {
+		b.WriteString("\n  in the end there is no record")
+	} else {
+		fmt.Fprintf(&b, "\n  in the end: %+v", endOf(end, &refJob{}))
+	}
+	return errors.New(b.String())
+}
+
+type explanation struct {
+	calls []Call
+	end   *job.Record
+	tried map[tried]bool
+}
+
+type tried struct {
+	refJob
+	left uint
+}
+
+// search tells whether the calls that are left lead from a job to the end.
+func (x *explanation) search(j refJob, left uint) bool {
+	if x.tried[tried{j, left}] {
+		return false
+	}
+	x.tried[tried{j, left}] = true
+	open, first := false, int(^uint(0)>>1)
+	for i, c := range x.calls {
+		if left&(1<<i) != 0 && !c.Unknown {
+			open, first = true, min(first, c.To)
+		}
+	}
+	if !open && x.ends(j) {
+		return true
+	}
+	for i, c := range x.calls {
+		if left&(1<<i) == 0 || c.From > first {
+			continue
+		}
+		for _, next := range c.outcomes(j, fmt.Sprint(ghostToken, i)) {
+			if x.search(next, left&^(1<<i)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// outcomes are what the call may have made of a job.
+func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
+	for _, now := range c.Nows {
+		if c.Unknown {
+			_, next := j.step(c.Op.op, refAnswer{lease: refLease{token: ghost}}, now.UnixMilli())
+			out = append(out, next)
+			continue
+		}
+		before := []refJob{j}
+		if strings.HasPrefix(j.token, ghostToken) && c.Answer.lease.token != "" {
+			told := j
+			told.token = c.Answer.lease.token
+			before = append(before, told)
+		}
+		for _, j := range before {
+			if ok, next := j.step(c.Op.op, c.Answer.refAnswer, now.UnixMilli()); ok {
+				out = append(out, next)
+			}
+		}
+	}
+	return out
+}
+
+// ends tells whether a job is as the record says.
+func (x *explanation) ends(j refJob) bool {
+	if x.end == nil || !j.exists {
+		return x.end == nil && !j.exists
+	}
+	stored := endOf(x.end, &j)
+	if strings.HasPrefix(j.token, ghostToken) {
+		j.token = stored.token
+	}
+	if d := stored.due - j.due; d > 0 && d <= maxRetold {
+		j.due = stored.due // nobody was told that it was told again
+	}
+	return stored == j
+}
+
+// endOf is the record as a job of the model, which has the body of more calls than are stored.
+func endOf(r *job.Record, j *refJob) refJob {
+	due := int64(0)
+	if !r.Work.Due.IsZero() {
+		due = r.Work.Due.UnixMilli()
+	}
+	return refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, mode: r.Work.Mode, state: r.Work.State,
+		due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
+		holderBody: j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
+}
