@@ -14,14 +14,24 @@ import (
 // Op is an operation of the reference model on one job.
 type Op struct{ op any }
 
-// The operations of the reference model.
+// RecordOp records the job.
 func RecordOp(request string, mode job.WorkMode) Op {
 	return Op{refRecord{request: request, status: "OK", body: "body", mode: mode}}
 }
-func ClaimOp(request string) Op          { return Op{refClaim{request}} }
-func RenewOp(token string) Op            { return Op{refRenew{token}} }
+
+// ClaimOp claims one job.
+func ClaimOp(request string) Op { return Op{refClaim{request}} }
+
+// RenewOp renews a lease.
+func RenewOp(token string) Op { return Op{refRenew{token}} }
+
+// CompleteOp completes the work.
 func CompleteOp(token, result string) Op { return Op{refComplete{token, result}} }
-func ReleaseOp(token, reason string) Op  { return Op{refRelease{token: token, reason: reason}} }
+
+// ReleaseOp gives the work back.
+func ReleaseOp(token, reason string) Op { return Op{refRelease{token: token, reason: reason}} }
+
+// UnclaimOp gives a claim back that nobody got to hear of.
 func UnclaimOp(token string, expires time.Time) Op {
 	return Op{refUnclaim{token, expires.UnixMilli()}}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestScenarios runs every schedule of every scenario: without faults, when all calls succeed; with one fault; and the core
@@ -18,12 +20,12 @@ func TestScenarios(t *testing.T) {
 	var tasks []task
 	for _, s := range scenarios() {
 		for _, kind := range deployments {
-			most := 1
-			if s.core || long() && !s.long {
-				most = 2
+			most := 0
+			if s.core || testenv.Long() {
+				most = 1
 			}
 			for faults := range most + 1 {
-				if !s.long || long() {
+				if !s.long || testenv.Long() {
 					tasks = append(tasks, task{s.name, kind, faults, 1})
 				}
 			}
@@ -91,8 +93,6 @@ func golden(t *testing.T, lines []string) {
 		t.Fatal(err)
 	}
 }
-
-func long() bool { return os.Getenv("JOBONCE_TEST_LONG") != "" }
 
 // TestReplay runs one schedule and prints what it comes to: JOBONCE_TEST_SCHEDULE has the scenario, the deployment and the
 // schedule, with a semicolon between them.
