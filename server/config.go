@@ -27,7 +27,8 @@ const (
 	DefaultReceiveTimeout  = 30 * time.Second
 )
 
-// Config is what an operator can set. The zero value is ready for use.
+// Config is what the server is made with. The zero value is ready for use. Operators set MaxBodyBytes, MaxConnections and LogCalls,
+// by the flags of `jobonce serve`; the other bounds are for tests, and fixed in the service.
 type Config struct {
 	// MaxBodyBytes is the limit of a webhook's body. 0: job.DefaultMaxBodyBytes; at most job.MaxBodyBytes.
 	MaxBodyBytes int

@@ -80,7 +80,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	cfg.store.declare(keys)
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
 		"without authentication; off when not given")
-	keys.StringVar(&cfg.adminListen, "admin-listen", "", "deprecated: the old name of --ops-listen")
+	keys.StringVar(&cfg.adminListen, "admin-listen", "", "the old name of --ops-listen, deprecated; an `address`")
 	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxBodyBytes))
 	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
