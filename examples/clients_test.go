@@ -169,39 +169,62 @@ func (c *client) record(body string, args map[string]any) answer {
 	return c.does("record", args)
 }
 
-func eachLanguage(t *testing.T, test func(t *testing.T, start func(address string) *client)) {
+func eachLanguage(t *testing.T, test func(t *testing.T, start func(address string, args ...string) *client)) {
 	for name, command := range languages {
 		t.Run(name, func(t *testing.T) {
-			test(t, func(address string) *client { return start(t, command(t, address)) })
+			test(t, func(address string, args ...string) *client {
+				cmd := command(t, address)
+				cmd.Args = append(cmd.Args, args...)
+				return start(t, cmd)
+			})
 		})
 	}
 }
 
+// TestDeliveries records to either store, with requests as they are and compressed.
 func TestDeliveries(t *testing.T) {
-	eachLanguage(t, func(t *testing.T, start func(string) *client) {
-		c := start(serve(t, "--data-dir", t.TempDir()))
-		for _, body := range []string{`{"job_id":"text","event":"e"}`, "\xef\xbb\xbf{\"job_id\":\"bom\"}", "no text: \xff\x00"} {
-			args := map[string]any{}
-			if strings.HasPrefix(body, "no text") {
-				args["jobId"] = "bytes"
-			}
-			if a := c.record(body, args); a.Disposition != "DISPOSITION_FIRST" || !a.StartWork || a.Deliveries != 1 {
-				t.Errorf("%q: %+v", body, a)
-			}
-			if a := c.record(body, args); a.Disposition != "DISPOSITION_DUPLICATE" || a.StartWork || a.Deliveries != 2 {
-				t.Errorf("%q again: %+v", body, a)
-			}
+	stores := map[string]func(t *testing.T) []string{
+		"embedded": func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },
+		"MongoDB": func(t *testing.T) []string {
+			return []string{"--mongodb-uri", testenv.MongoURI(t), "--mongodb-database", testenv.Database(t)}
+		},
+	}
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			address := serve(t, store(t)...)
+			eachLanguage(t, func(t *testing.T, start func(string, ...string) *client) {
+				for _, compression := range []string{"none", "gzip"} {
+					recordsOnce(start(address, compression), t.Name()+compression)
+				}
+			})
+		})
+	}
+}
+
+// recordsOnce has the client record jobs whose ids begin with prefix, each twice.
+func recordsOnce(c *client, prefix string) {
+	c.t.Helper()
+	for _, body := range []string{`{"job_id":"` + prefix + `text","event":"e"}`, "\xef\xbb\xbf{\"job_id\":\"" + prefix + "bom\"}", "no text: \xff\x00"} {
+		args := map[string]any{}
+		if strings.HasPrefix(body, "no text") {
+			args["jobId"] = prefix + "bytes"
 		}
-		want := failure{Code: "INVALID_ARGUMENT", Reason: "INVALID_FIELD", Field: "job_id"}
-		if a := c.record(`{}`, map[string]any{}); a.Error != want {
-			t.Errorf("got %+v, want %+v", a.Error, want)
+		if a := c.record(body, args); a.Disposition != "DISPOSITION_FIRST" || !a.StartWork || a.Deliveries != 1 {
+			c.t.Errorf("%q: %+v", body, a)
 		}
-	})
+		if a := c.record(body, args); a.Disposition != "DISPOSITION_DUPLICATE" || a.StartWork || a.Deliveries != 2 {
+			c.t.Errorf("%q again: %+v", body, a)
+		}
+	}
+	want := failure{Code: "INVALID_ARGUMENT", Reason: "INVALID_FIELD", Field: "job_id"}
+	if a := c.record(`{}`, map[string]any{}); a.Error != want {
+		c.t.Errorf("got %+v, want %+v", a.Error, want)
+	}
 }
 
 // TestLeases repeats what ends a lease: whoever did not hear the answer may ask again.
 func TestLeases(t *testing.T) {
-	eachLanguage(t, func(t *testing.T, start func(string) *client) {
+	eachLanguage(t, func(t *testing.T, start func(string, ...string) *client) {
 		c := start(serve(t, "--data-dir", t.TempDir()))
 		for _, end := range []string{"complete", "release"} {
 			a := c.record("", map[string]any{"jobId": end, "leased": true})
@@ -223,7 +246,7 @@ func TestLeases(t *testing.T) {
 
 // TestStoreAway has the service say when to try again.
 func TestStoreAway(t *testing.T) {
-	eachLanguage(t, func(t *testing.T, start func(string) *client) {
+	eachLanguage(t, func(t *testing.T, start func(string, ...string) *client) {
 		c := start(serve(t, "--mongodb-uri", "mongodb://127.0.0.1:1/"))
 		a := c.does("record", map[string]any{"jobId": "j", "body": []byte{}, "patience": 2})
 		if a.Error != (failure{Code: "UNAVAILABLE", Reason: "STORE_UNAVAILABLE", RetrySeconds: 0.5}) {
@@ -261,7 +284,7 @@ func (l *losing) RecordDelivery(ctx context.Context, req *joboncev1.RecordDelive
 
 // TestLostAnswers: an error without details says nothing about the call, and the same call again has the answer.
 func TestLostAnswers(t *testing.T) {
-	eachLanguage(t, func(t *testing.T, start func(string) *client) {
+	eachLanguage(t, func(t *testing.T, start func(string, ...string) *client) {
 		conn, err := grpc.NewClient(serve(t, "--data-dir", t.TempDir()), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		testenv.Must(t, err)
 		defer conn.Close()
@@ -293,7 +316,7 @@ func TestLostAnswers(t *testing.T) {
 
 // TestNobodyThere: a connection's own error has no details, and nobody waits for longer than asked.
 func TestNobodyThere(t *testing.T) {
-	eachLanguage(t, func(t *testing.T, start func(string) *client) {
+	eachLanguage(t, func(t *testing.T, start func(string, ...string) *client) {
 		relay := testenv.StartRelay(t, "")
 		c := start(relay.Addr())
 		if a := c.does("record", map[string]any{"jobId": "j", "body": []byte{}, "patience": 0.5}); a.Error.Reason != "" || a.Error.Code != "UNAVAILABLE" && a.Error.Code != "DEADLINE_EXCEEDED" {

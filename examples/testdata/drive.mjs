@@ -1,11 +1,17 @@
 // Makes the calls that it reads from standard input, a JSON object a line, with client.mjs, and prints what came of each.
-// Arguments: the address, the directory of the protos.
+// Arguments: the address, the directory of the protos, and gzip to compress requests.
 
 import { createInterface } from 'node:readline'
 import grpc from '@grpc/grpc-js'
 import { call, connect, record } from './client.mjs'
 
-const { jobs, work } = connect(process.argv[2], process.argv[3])
+const [,, address, protos, compression] = process.argv
+let { jobs, work } = connect(address, protos)
+if (compression === 'gzip') {
+  const Jobs = jobs.constructor
+  jobs.close()
+  jobs = new Jobs(address, grpc.credentials.createInsecure(), { 'grpc.default_compression_algorithm': grpc.compressionAlgorithms.gzip })
+}
 const leaseDuration = { seconds: 60 }
 
 const operations = {

@@ -1,6 +1,6 @@
 """Makes the calls that it reads from standard input, a JSON object a line, with client.py, and prints what came of each.
 
-Argument: the address.
+Arguments: the address, and gzip to compress requests.
 """
 
 import base64
@@ -14,7 +14,8 @@ from jobonce.v1 import idempotency_service_pb2_grpc, types_pb2, work_service_pb2
 
 import client
 
-channel = grpc.insecure_channel(sys.argv[1])
+compression = grpc.Compression.Gzip if "gzip" in sys.argv else None
+channel = grpc.insecure_channel(sys.argv[1], compression=compression)
 jobs = idempotency_service_pb2_grpc.IdempotencyServiceStub(channel)
 work = work_service_pb2_grpc.WorkServiceStub(channel)
 
