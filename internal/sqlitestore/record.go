@@ -60,7 +60,7 @@ func (s *Store) recordApart(d *job.Delivery, now time.Time, out *job.Outcome) er
 // others.
 const smallBody = 1500
 
-// recordOne writes one delivery within a transaction. A first one is known without being read.
+// recordOne writes one delivery within a transaction. A first one, the usual case, is known without being read.
 func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) error {
 	fresh := d.NewRecord(now)
 	seen := fresh.FirstSeen.UnixMilli()
@@ -74,18 +74,16 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		args = append(args, text, bytes)
 	}
 	r := row{Record: fresh, kind: fresh.Body.Kind}
-	if err := s.write.upsert.QueryRow(args...).Scan(&r.id, &r.Deliveries); err != nil {
-		return ofJob(d.JobID, err)
+	first, err := s.insert(&r, args)
+	switch {
+	case err != nil:
+	case !first:
+		r, err = scanRecord(s.write.count.QueryRow(seen, d.JobID), false)
+	case large:
+		_, err = s.write.addBody.Exec(r.id, text, bytes)
 	}
-	if r.Deliveries > 1 {
-		var err error
-		if r, err = scanRecord(s.write.byID.QueryRow(d.JobID), false); err != nil {
-			return ofJob(d.JobID, err)
-		}
-	} else if large {
-		if _, err := s.write.addBody.Exec(r.id, text, bytes); err != nil {
-			return ofJob(d.JobID, err)
-		}
+	if err != nil {
+		return ofJob(d.JobID, err)
 	}
 	r.Body = job.Body{}
 	v := job.Decide(&r.Record, d, now)
@@ -112,4 +110,19 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		*out.Lease = s.told(&out.Record.Work, now)
 	}
 	return nil
+}
+
+// insert makes the row, unless the job has one.
+func (s *Store) insert(r *row, args []any) (made bool, err error) {
+	result, err := s.write.insert.Exec(args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	if err != nil || n == 0 {
+		return false, err
+	}
+	r.Deliveries = 1
+	r.id, err = result.LastInsertId()
+	return true, err
 }

@@ -45,28 +45,57 @@ type row struct {
 	job.Record
 	id   int64
 	kind job.BodyKind
+	// read: the body was read with the row.
+	read bool
 }
 
 // scanner is a row that is being read.
 type scanner interface{ Scan(into ...any) error }
 
+// scannedWork is the columns of workColumns as they are read.
+type scannedWork struct {
+	state, mode                               string
+	due, granted                              sql.NullInt64
+	generation                                int64
+	attempts, lapses                          int32
+	token, requestID, claimID, result, reason sql.NullString
+	fingerprint                               []byte
+}
+
+func (c *scannedWork) into() []any {
+	return []any{&c.state, &c.mode, &c.due, &c.granted, &c.token, &c.generation, &c.attempts, &c.lapses,
+		&c.requestID, &c.fingerprint, &c.claimID, &c.result, &c.reason}
+}
+
+func (c *scannedWork) work() job.Work {
+	w := job.Work{
+		State: job.StateNamed(c.state), Mode: job.ModeNamed(c.mode), Token: c.token.String, Generation: c.generation,
+		Attempts: c.attempts, Lapses: c.lapses, RequestID: c.requestID.String, RequestFingerprint: string(c.fingerprint),
+		ClaimID: c.claimID.String, Result: c.result.String, Error: c.reason.String,
+	}
+	if c.due.Valid {
+		w.Due, w.Granted = fromMillis(c.due.Int64), job.MaxLease
+	}
+	if c.granted.Valid {
+		w.Granted = time.Duration(c.granted.Int64) * time.Millisecond
+	}
+	return w
+}
+
 // scanRecord reads the columns of recordColumns, and the two of the body when withBody is set.
 func scanRecord(from scanner, withBody bool) (r row, err error) {
 	var (
-		fingerprint, workFingerprint, bytes       []byte
-		first, last                               int64
-		dropped, due, granted, conflictTime       sql.NullInt64
-		conflictKind                              sql.Null[uint8]
-		conflictEvent, conflictStatus, text       sql.NullString
-		state, mode                               string
-		token, requestID, claimID, result, reason sql.NullString
+		work                                scannedWork
+		fingerprint, bytes                  []byte
+		first, last                         int64
+		dropped, conflictTime               sql.NullInt64
+		conflictKind                        sql.Null[uint8]
+		conflictEvent, conflictStatus, text sql.NullString
 	)
-	into := []any{
+	into := append([]any{
 		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &first, &last, &r.Deliveries,
 		&r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
-		&state, &mode, &due, &granted, &token, &r.Work.Generation, &r.Work.Attempts, &r.Work.Lapses,
-		&requestID, &workFingerprint, &claimID, &result, &reason,
-	}
+	}, work.into()...)
 	if withBody {
 		into = append(into, &text, &bytes)
 	}
@@ -82,17 +111,9 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 		r.LastConflict = &job.Conflict{Kind: job.ConflictKind(conflictKind.V), Event: conflictEvent.String,
 			Status: conflictStatus.String, Time: fromMillis(conflictTime.Int64)}
 	}
-	r.Work.State, r.Work.Mode = job.StateNamed(state), job.ModeNamed(mode)
-	if due.Valid {
-		r.Work.Due, r.Work.Granted = fromMillis(due.Int64), job.MaxLease
-	}
-	if granted.Valid {
-		r.Work.Granted = time.Duration(granted.Int64) * time.Millisecond
-	}
-	r.Work.Token, r.Work.RequestID, r.Work.ClaimID = token.String, requestID.String, claimID.String
-	r.Work.RequestFingerprint = string(workFingerprint)
-	r.Work.Result, r.Work.Error = result.String, reason.String
+	r.Work = work.work()
 	if withBody && r.BodyDropped.IsZero() {
+		r.read = text.Valid || bytes != nil
 		r.setBody(text, bytes)
 	}
 	return r, nil

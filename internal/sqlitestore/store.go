@@ -65,27 +65,29 @@ type Store struct {
 
 // statements are the writer's prepared statements.
 type statements struct {
-	begin, commit, rollback, probe         *sql.Stmt
-	mark, backToMark, dropMark             *sql.Stmt
-	upsert, addBody, addConflict           *sql.Stmt
-	byID, body, saveWork, due, ofClaimCall *sql.Stmt
+	begin, commit, rollback, probe      *sql.Stmt
+	mark, backToMark, dropMark          *sql.Stmt
+	insert, count, addBody, addConflict *sql.Stmt
+	workOf, body, saveWork, complete    *sql.Stmt
+	due, ofClaimCall                    *sql.Stmt
 }
 
 const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, first_seen, last_seen, deliveries,
-	body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time,
-	work_state, work_mode, work_due, work_granted, work_token, work_generation, work_attempts, work_lapses,
+	body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time, ` + workOnly
+
+const workOnly = `work_state, work_mode, work_due, work_granted, work_token, work_generation, work_attempts, work_lapses,
 	work_request_id, work_fingerprint, work_claim_id, work_result, work_error`
 
 const (
 	byIDQuery = "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"
 	// dueQuery names the states that can be claimed, as the index does.
-	dueQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
+	dueQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
 	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
 	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
 		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`
 	unclaimableQuery = `SELECT count(*) FROM (SELECT 1 FROM jobs WHERE work_due <= ?1 AND work_state NOT IN ('queued', 'leased') LIMIT ?2)`
-	ofClaimCallQuery = "SELECT " + recordColumns + ` FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
+	ofClaimCallQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
 		AND work_due > ?2 ORDER BY work_due`
 )
 
@@ -111,20 +113,24 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.mark, "SAVEPOINT delivery"},
 		{s.writer, &s.write.backToMark, "ROLLBACK TO delivery"},
 		{s.writer, &s.write.dropMark, "RELEASE delivery"},
-		{s.writer, &s.write.upsert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
+		{s.writer, &s.write.insert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
 				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_granted, work_token, work_generation,
 				work_attempts, work_lapses, work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (job_id) DO UPDATE SET deliveries = deliveries + 1, last_seen = max(last_seen, excluded.last_seen)
-			RETURNING id, deliveries`},
+			ON CONFLICT (job_id) DO NOTHING`},
+		{s.writer, &s.write.count, `UPDATE jobs SET deliveries = deliveries + 1, last_seen = max(last_seen, ?) WHERE job_id = ?
+			RETURNING ` + recordColumns},
 		{s.writer, &s.write.addBody, "INSERT OR REPLACE INTO large_bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
-		{s.writer, &s.write.byID, byIDQuery},
+		{s.writer, &s.write.workOf, "SELECT id, " + workOnly + " FROM jobs WHERE job_id = ?"},
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
 		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_granted = ?, work_token = ?,
 			work_generation = ?, work_attempts = ?, work_lapses = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
 			WHERE id = ?`},
+		{s.writer, &s.write.complete, `UPDATE jobs SET work_state = 'completed', work_due = NULL, work_granted = NULL, work_lapses = 0,
+			work_request_id = NULL, work_fingerprint = NULL, work_claim_id = NULL, work_result = ?, work_error = NULL
+			WHERE job_id = ? AND work_state = 'leased' AND work_token = ?`},
 		{s.writer, &s.write.due, dueQuery},
 		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
 		{s.readerDB, &s.read.basic, byIDQuery},

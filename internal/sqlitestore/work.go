@@ -117,15 +117,9 @@ func (s *Store) Unclaim(ctx context.Context, claims []job.Claimed) error {
 func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
 	out := make([]job.LeaseOutcome, len(changes))
 	err := s.update(ctx, func(now time.Time) error {
-		for i, c := range changes {
+		for i := range changes {
 			out[i] = job.LeaseOutcome{}
-			err := s.changeWork(c.JobID, func(w job.Work) (job.Work, error) {
-				w, err := w.Change(c, now)
-				if c.Kind == job.Renewal && err == nil {
-					out[i].Lease = s.told(&w, now)
-				}
-				return w, err
-			})
+			err := s.changeLease(&changes[i], now, &out[i].Lease)
 			if err != nil && !answer(err) {
 				return err
 			}
@@ -141,15 +135,38 @@ func (s *Store) ChangeLeases(ctx context.Context, changes []job.LeaseChange) []j
 	return out
 }
 
+// changeLease makes one change, within a transaction. A completion is tried as [job.Work.Complete] makes it of a lease that
+// holds, without reading it first.
+func (s *Store) changeLease(c *job.LeaseChange, now time.Time, renewed *job.Lease) error {
+	if c.Kind == job.Completion && c.Token != "" {
+		result, err := s.write.complete.Exec(orNull(c.Result), c.JobID, c.Token)
+		if err != nil {
+			return ofJob(c.JobID, err)
+		}
+		if n, err := result.RowsAffected(); err != nil || n > 0 {
+			return err
+		}
+	}
+	return s.changeWork(c.JobID, func(w job.Work) (job.Work, error) {
+		w, err := w.Change(*c, now)
+		if c.Kind == job.Renewal && err == nil {
+			*renewed = s.told(&w, now)
+		}
+		return w, err
+	})
+}
+
 // changeWork changes the work of one job, within a transaction.
 func (s *Store) changeWork(jobID string, change func(job.Work) (job.Work, error)) error {
-	r, err := scanRecord(s.write.byID.QueryRow(jobID), false)
+	r, columns := row{Record: job.Record{JobID: jobID}}, scannedWork{}
+	err := s.write.workOf.QueryRow(jobID).Scan(append([]any{&r.id}, columns.into()...)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return job.ErrNotFound
 	}
 	if err != nil {
 		return ofJob(jobID, err)
 	}
+	r.Work = columns.work()
 	next, err := change(r.Work)
 	if err != nil || next == r.Work {
 		return err
@@ -174,10 +191,13 @@ func (s *Store) saveWork(r *row, next job.Work) error {
 	return nil
 }
 
-// readBody reads the row's body into it.
+// readBody reads the row's body into it, unless that was read with it.
 func (s *Store) readBody(r *row) error {
 	if r.kind == job.BodyNone || !r.BodyDropped.IsZero() {
 		return nil
+	}
+	if r.read {
+		return r.lostBody()
 	}
 	var text sql.NullString
 	var bytes []byte
@@ -188,8 +208,9 @@ func (s *Store) readBody(r *row) error {
 	return r.lostBody()
 }
 
-// rows reads the first rows of a query for records, at most most of them and none of those in without. It leaves those
-// alone that hold what we never write. It is done with the query before it returns: there is one connection.
+// rows reads the first rows of a query for records, with the bodies that stand in them: at most most of them and none of
+// those in without. It leaves those alone that hold what we never write. It is done with the query before it returns: there
+// is one connection.
 func (s *Store) rows(stmt *sql.Stmt, most int, without map[int64]bool, args ...any) (out []row, err error) {
 	rows, err := stmt.Query(args...)
 	if err != nil {
@@ -197,7 +218,7 @@ func (s *Store) rows(stmt *sql.Stmt, most int, without map[int64]bool, args ...a
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for len(out) < most && rows.Next() {
-		r, err := scanRecord(rows, false)
+		r, err := scanRecord(rows, true)
 		err = ofJob(r.JobID, err)
 		switch {
 		case errors.Is(err, job.ErrRecordUnusable):
