@@ -31,8 +31,9 @@ type answers struct {
 	peers map[net.Addr]int64
 }
 
-// intercept has a large response sent as an [answer]. A read is refused where there is no room, and so is a claim, whose jobs
-// come with their payloads, as long as there is none. What a write says is sent in any case: it has been done.
+// intercept has a large response sent as an [answer]. A read is refused when there is no room for its response. A claim, whose
+// jobs come with their bodies, is refused while there is no room at all. The response to a write is always sent: the write has
+// been done.
 func (a *answers) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	conn := connection(ctx)
 	if info.FullMethod == joboncev1.WorkService_ClaimWork_FullMethodName && !a.add(conn, 0, true) {
@@ -51,13 +52,14 @@ func (a *answers) intercept(ctx context.Context, req any, info *grpc.UnaryServer
 	if !a.add(conn, size, info.FullMethod == joboncev1.IdempotencyService_GetJob_FullMethodName) {
 		return nil, fail(ctx, errUnread(), "")
 	}
-	// What is compressed is a copy that nobody counts. It fails only outside of a call.
+	// A compressed response would be a copy that is not counted. The call fails only outside of a gRPC call.
 	_ = grpc.SetSendCompressor(ctx, encoding.Identity)
 	*large = &answer{msg: msg, size: size, from: a, conn: conn}
 	return resp, nil
 }
 
-// largeKey is the key of where intercept leaves the [answer] for the door: the interceptors around it see the response.
+// largeKey is the context's key for the place where intercept leaves the [answer]. The door sends it from there, so that the
+// interceptors in between see the response itself.
 type largeKey struct{}
 
 // errUnread is the error of a call for whose answer there is no room.
@@ -65,8 +67,8 @@ func errUnread() error {
 	return newProblem(joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "too many answers wait to be read")
 }
 
-// add counts size bytes, unless there must be room and is none. A connection for which nothing waits has room for one answer
-// in any case, as long as there is room at all.
+// add counts size bytes. With must set it refuses them when there is no room. A connection for which nothing waits may have one
+// answer beyond its share.
 func (a *answers) add(conn net.Addr, size int64, must bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -45,7 +45,7 @@ func (b *bell) ring(event string) {
 	}
 }
 
-// ringAny wakes one of each kind of those who wait: there is work, and whose it is nobody knows here.
+// ringAny wakes one waiter of each kind. It is for work whose event is not known.
 func (b *bell) ringAny() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -118,7 +118,7 @@ func toConflict(r *job.Record, c *job.Conflict) *joboncev1.Conflict {
 	}
 }
 
-// toTime is absent for the zero time.
+// toTime returns nil for the zero time.
 func toTime(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

@@ -140,8 +140,7 @@ func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	return handler(srv, &smallStream{stream, ctx, d, line})
 }
 
-// unknown answers calls of methods that there are not. Interceptors do not see them: peers would choose the names that
-// metrics count by.
+// unknown answers calls of unknown methods. Interceptors do not see them: peers would choose the names that metrics count by.
 func (d *door) unknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	method = clip(method, 256) // Peers choose it, and it is logged.
@@ -189,8 +188,7 @@ func receive(stream grpc.ServerStream, msg *message, line *line) error {
 		line.leave(t)
 		return job.ErrOverloaded
 	}
-	// RecvMsg cannot be stopped but by returning from the handler. Its own goroutine therefore ends after that, when the
-	// call was cut.
+	// Only the return of the handler stops RecvMsg. When the call is cut, this goroutine therefore ends after the handler.
 	go func() {
 		err := stream.RecvMsg(msg)
 		line.leave(t)
@@ -198,7 +196,7 @@ func receive(stream grpc.ServerStream, msg *message, line *line) error {
 	}()
 	switch err := <-t.news; {
 	case status.Code(err) == codes.ResourceExhausted && !isProblem(err):
-		// It is the only reason for which grpc-go says so, and it has told the caller.
+		// grpc-go answers so only when the message is too large, and has sent the caller its own status by now.
 		p := newProblem(joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE, status.Convert(err).Message())
 		p.code = codes.ResourceExhausted
 		return p
@@ -285,8 +283,8 @@ func (s *smallStream) RecvMsg(m any) error {
 	return s.door.refuse(s.ctx, err)
 }
 
-// bypass lets an interceptor of streams see only those that are not ours: calls are seen by the chain, and methods that
-// there are not by nobody.
+// bypass lets an interceptor of streams see only the streams of health and reflection. The chain sees our calls, and no
+// interceptor sees unknown methods.
 func bypass(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		calls := !info.IsClientStream && !info.IsServerStream

@@ -79,7 +79,7 @@ func newProblem(reason joboncev1.ErrorReason, message string) *problem {
 	return p
 }
 
-// of is the problem in the words of the call that ctx belongs to: a read has nothing to write.
+// of words the problem for the call that ctx belongs to: a read does not say that nothing was written.
 func (p *problem) of(ctx context.Context) *problem {
 	if method, _ := grpc.Method(ctx); !p.unwritten || method != joboncev1.IdempotencyService_GetJob_FullMethodName {
 		return p
@@ -97,7 +97,7 @@ func (p *problem) text() string {
 	return p.message
 }
 
-// explain makes of any error what a client is told: this is the one place where it is decided. ctx is the call's,
+// explain turns any error into the problem that a client is told. No other place decides that. ctx is the call's,
 // requestID that of the write that failed; empty for a read.
 func explain(ctx context.Context, err error, requestID string) *problem {
 	var p *problem

@@ -83,7 +83,7 @@ func (h *healthService) run(ctx context.Context, prepared <-chan struct{}) {
 	}
 }
 
-// ask asks the store once and says what it answers. Without an answer by the end of ctx all stays as it is.
+// ask asks the store once and sets the statuses by its answer. They stay as they are when ctx ends before the answer comes.
 func (h *healthService) ask(ctx context.Context) {
 	err := h.check(ctx, h.store.Check)
 	working := err == nil && h.check(ctx, h.store.CheckWork) == nil // The store logs why not.

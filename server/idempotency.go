@@ -172,7 +172,7 @@ func (s *idempotencyService) itemResult(ctx context.Context, o *job.Outcome, req
 	}
 }
 
-// recorded tells the observer of a verdict, and those who wait for work of a job that was queued.
+// recorded tells the observer of a verdict. When a job was queued it also rings for those who wait for work.
 func (s *idempotencyService) recorded(o *job.Outcome) {
 	s.observer.Recorded(o.Verdict)
 	if o.Verdict.FirstDelivery && o.Record.Work.State == job.StateQueued {

@@ -122,7 +122,7 @@ func askedWait(req any) time.Duration {
 	return min(max(w.GetWait().AsDuration(), 0), maxWait)
 }
 
-// capDeadline cuts the deadline of calls to the limit, to which the time comes that the caller asks to wait.
+// capDeadline cuts the deadline of calls to the limit. The time that the caller asks the server to wait is added to the limit.
 func capDeadline(limit time.Duration) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		limit := limit + askedWait(req)

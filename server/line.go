@@ -13,8 +13,8 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// line bounds the calls that receive their messages at a time: how long a message is, grpc-go says only when all of it is
-// there. The other calls stand in line, each connection in a queue of its own, and the connections take turns, so that
+// line bounds the calls that receive their messages at a time: grpc-go tells how long a message is only once all of it has
+// arrived. The other calls stand in line, each connection in a queue of its own, and the connections take turns, so that
 // one that sends a lot, or stalls, keeps no other one out. A quarter of the slots is for connections that receive nothing
 // else.
 type line struct {
@@ -61,8 +61,8 @@ type turn struct {
 	began time.Time
 	// place is where it stands in its queue, or in pending.
 	place *list.Element
-	// news gives a call that waits nil when its turn has come, or why it never will; and one that receives the end of it:
-	// from the line when it was cut, and from the one that receives.
+	// news tells a call that waits that its turn has come (nil), or why it never will. It tells a call that receives how that
+	// ended: the line sends the error when it cuts the call, the receiving goroutine sends the result.
 	news chan error
 }
 

@@ -19,8 +19,8 @@ import (
 // smallMessage bounds the messages of health and reflection.
 const smallMessage = 1 << 10
 
-// message is what the codec makes of a request: its bytes. The door decodes them, so that it can say what is wrong with them,
-// and once they count.
+// message holds the bytes of a request, as the codec leaves them. The door counts and decodes them, so that it can say what is
+// wrong with them.
 type message struct {
 	limit int
 	place *place // nil when it does not count

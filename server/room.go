@@ -15,15 +15,15 @@ type room struct {
 	most int64
 }
 
-// place is that of one call.
+// place is one call's share of the room.
 type place struct {
 	room  *room
 	bytes int64
 	left  bool
 }
 
-// enter gives a call a place, or nil. Where the room is all but taken it does not wait to see how long the message is. leave
-// must follow.
+// enter gives a call a place, or nil when the room is full. The last sixteenth of the bytes is left to calls that are inside:
+// how long a message is shows only later. leave must follow.
 func (r *room) enter() *place {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,7 +34,7 @@ func (r *room) enter() *place {
 	return &place{room: r}
 }
 
-// count has the call count for n bytes instead of what it did before, or says that there is no room for them.
+// count makes the call count for n bytes instead of what it counted for before. It returns false when there is no room for them.
 func (p *place) count(n int64) bool {
 	r := p.room
 	r.mu.Lock()

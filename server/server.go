@@ -139,8 +139,8 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 
 // Run serves on the listener and closes it. It asks the store once before, for 5 seconds at most, so that where the store
 // is ready the first answer of the health service is SERVING. When ctx ends the server says NOT_SERVING, ends the calls that
-// wait for work, takes no new calls, lets those under way finish within Config.ShutdownTimeout, cuts what is left, and Run returns nil. The error is the listener's
-// failure, or the second use of a server, which serves only once.
+// wait for work, takes no new calls, lets those under way finish within Config.ShutdownTimeout and cuts what is left. Run then
+// returns nil. The error is the listener's failure, or the second use of a server, which serves only once.
 //
 // No handler runs any more when Run returns. The store stays open: closing it is the caller's to do, afterwards.
 func (s *Server) Run(ctx context.Context, lis net.Listener) error {

@@ -70,7 +70,7 @@ func newLanes[T, O any](cfg Config, of of[T, O]) *lanes[T, O] {
 	return &lanes[T, O]{of: of, cfg: cfg, seed: maphash.MakeSeed(), all: make([]lane[T, O], cfg.Lanes)}
 }
 
-// failed is the outcome of an item that was not written, or of which that is not known.
+// failed is the outcome of an item that was not written, or may not have been.
 func (l *lanes[T, O]) failed(err error) (o O) {
 	*l.err(&o) = err
 	return o

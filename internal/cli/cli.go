@@ -12,8 +12,9 @@ import (
 	"github.com/jobonce/jobonce/internal/config"
 )
 
-// Main runs the command that args name, without the program's own name, and returns the exit code. The first SIGINT or SIGTERM ends the command in order, and then the process by that same signal, unless
-// it was SIGTERM and the command has succeeded. A second one kills the process.
+// Main runs the command that args name, without the program's own name, and returns the exit code. The first SIGINT or SIGTERM
+// ends the command in order, and then the process by that same signal, unless it was SIGTERM and the command has succeeded. A
+// second one kills the process.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := watchSignals()
 	defer stop()

@@ -78,7 +78,7 @@ func (r *changing) send(holders []*holder, now time.Time) (made, open []*holder)
 		}
 		return nil, holders
 	}
-	// Where an item failed that was applied all the same, nobody knows whether it counts among those that matched.
+	// An item that failed may have been applied. Nobody knows whether it counts among those that matched.
 	confirm, every := b.confirm(r.Store), len(b.failed) == 0 && b.matched == len(holders)
 	for i, h := range holders {
 		e, bad := b.failed[i]

@@ -87,7 +87,7 @@ func (s *Store) readFrom(ctx context.Context, coll *mongo.Collection, jobID stri
 	return r, nil
 }
 
-// errForeignID: the filter matches a document whose job_id is something else than that text, such as a list with it.
+// errForeignID: the filter matched a document whose job_id is not that text, such as a list that contains it.
 var errForeignID = errors.New("its job_id is not a text, or a list of texts")
 
 // find reads the records with the ids, without their payloads. The ids under which there is what cannot be used are in
