@@ -71,7 +71,7 @@ type holder struct {
 	// failed is how the change failed that was sent last, and may have been made; alone tells that it was by itself.
 	failed *failure
 	strays bool
-	// among is set when the change was sent beside others, of which some were made: nobody knows which.
+	// among is set when the change was sent, alone or beside others, and all or some of these were made: which, a read tells.
 	among bool
 	// doubt is set when a negative answer could not be confirmed.
 	doubt bool

@@ -97,7 +97,7 @@ func (r *changing) send(holders []*holder, now time.Time) (made, open []*holder)
 			made = append(made, h)
 			continue
 		default:
-			h.among = h.among || b.matched > 0 && !every
+			h.among = h.among || b.matched > 0
 		}
 		open = append(open, h)
 	}

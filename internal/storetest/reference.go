@@ -78,7 +78,11 @@ func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
 			return got == want, j
 		}
 		j.due = max(j.due, now+lease.Milliseconds())
-		return got == refAnswer{lease: j.lease()}, j
+		want := refAnswer{lease: j.lease()}
+		if j.claim != "" { // which may have been told again before the renewal's caller was told of what is stored
+			want.lease.expires += min(max(got.lease.expires-j.due, 0), maxRetold)
+		}
+		return got == want, j
 	case refComplete:
 		if want, failed := j.refuse(op.token, j.state == job.StateCompleted); failed {
 			return got == want, j

@@ -87,6 +87,16 @@ func scenarios() []scenario {
 		{name: "renew × complete", before: leased, callers: callers{renew, complete}},
 		{name: "complete × complete", before: leased, callers: callers{complete, complete}},
 		{name: "complete × release", before: leased, callers: callers{complete, release}},
+		{name: "record, and complete elsewhere", callers: callers{
+			func(c *caller) {
+				a, _ := c.do(storetest.RecordOp("one", job.ModeLeased))
+				c.hand <- a.Token()
+			},
+			func(c *caller) {
+				if token := <-c.hand; token != "" {
+					c.do(storetest.CompleteOp(token, "done"))
+				}
+			}}},
 		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
 	}
 }

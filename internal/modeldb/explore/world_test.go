@@ -38,6 +38,7 @@ type world struct {
 	// numbers are made of it too.
 	seen    [][32]byte
 	callers []*caller
+	hand    chan string // a token, from one caller to another
 	running sync.WaitGroup
 
 	mu       sync.Mutex
@@ -78,7 +79,7 @@ func run(t *testing.T, s scenario, kind modeldb.Deployment, choose func(w *world
 
 func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), calls: map[string][]storetest.Call{},
-		over: make(chan struct{}, 1)}
+		over: make(chan struct{}, 1), hand: make(chan string, 1)}
 	w.nows = []time.Time{w.clock.Now()}
 	if len(w.jobs) == 0 {
 		w.jobs = []string{"job"}

@@ -1,0 +1,31 @@
+package explore_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jobonce/jobonce/internal/modeldb"
+)
+
+// TestFound replays schedules by which the exploration found mistakes of the store that are mended since.
+func TestFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		scenario   string
+		deployment modeldb.Deployment
+		schedule   string
+	}{
+		"a renewal that was made is not called unwritten": {"lapse × renew, of the same claim", modeldb.Standalone, "A1 leave-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ok := scenarioNamed(c.scenario)
+			if !ok {
+				t.Fatalf("no scenario %q", c.scenario)
+			}
+			outcome, err := replay(t, s, c.deployment, strings.Fields(c.schedule), t.Logf)
+			t.Logf("in the end:\n%s", outcome)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
