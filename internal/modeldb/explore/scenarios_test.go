@@ -36,6 +36,7 @@ func TestScenarios(t *testing.T) {
 	results := map[task]result{}
 	exploreAll(t, buildWorker(t, ""), tasks, func(j task, r result) bool {
 		results[j] = r
+		t.Logf("%-75v %6d schedules, %6d pruned, %4d outcomes, %6.1f s", j, r.Schedules, r.Pruned, len(r.Outcomes), r.Seconds)
 		if r.Found != nil {
 			t.Errorf("%v: the schedule %v\n%s", j, r.Found, r.Problem)
 		}
@@ -52,7 +53,6 @@ func TestScenarios(t *testing.T) {
 		r := results[j]
 		runs := r.Schedules + r.Pruned + 2*r.Checked
 		total, seconds = total+runs, seconds+r.Seconds
-		t.Logf("%-75v %6d schedules, %6d pruned, %4d outcomes, %6.1f s", j, r.Schedules, r.Pruned, len(r.Outcomes), r.Seconds)
 		lines = append(lines, fmt.Sprintf("%v: %d", j, len(r.Outcomes)))
 	}
 	t.Logf("%d runs in %.0f s of %d workers, %.0f s in all", total, seconds, processors, time.Since(began).Seconds())
