@@ -205,7 +205,7 @@ func (x *execution) update() document {
 			}
 		}
 		r, err := x.write(int32(i), write{filter: statement.get("q"), update: statement.get("u"),
-			upsert: truthy(statement.get("upsert")), hint: statement.get("hint")})
+			upsert: truthy(statement.get("upsert"))}, statement.get("hint"))
 		if x.call.failed != nil {
 			return x.call.failed
 		}
@@ -240,7 +240,7 @@ func (x *execution) update() document {
 func (x *execution) findAndModify() document {
 	order, _ := x.command.get("sort").(document)
 	r, err := x.write(0, write{filter: x.command.get("query"), update: x.command.get("update"),
-		upsert: truthy(x.command.get("upsert")), sort: order, hint: x.command.get("hint")})
+		upsert: truthy(x.command.get("upsert")), sort: order}, x.command.get("hint"))
 	switch {
 	case x.call.failed != nil:
 		return x.call.failed
@@ -266,7 +266,7 @@ func (x *execution) findAndModify() document {
 }
 
 // write executes one statement of a write command, unless the session has done so before.
-func (x *execution) write(statement int32, w write) (result, *writeError) {
+func (x *execution) write(statement int32, w write, hint any) (result, *writeError) {
 	if x.fault.Kind == ItemFailed && x.fault.Item == int(statement) {
 		return result{}, &writeError{code: codeWriteConflict, message: "write conflict"}
 	}
@@ -280,6 +280,9 @@ func (x *execution) write(statement int32, w write) (result, *writeError) {
 	before := x.node.latest()
 	if x.view != nil {
 		before = x.view.data
+	}
+	if err := x.checkHint(before.collections[w.ns], hint); err != nil {
+		return result{}, err
 	}
 	session, txn, numbered := x.transaction()
 	if numbered {

@@ -88,7 +88,6 @@ type write struct {
 	filter, update any
 	upsert         bool
 	sort           document
-	hint           any
 	id             func() bson.ObjectID // of a new document
 }
 
@@ -97,9 +96,6 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	c := d.collections[w.ns]
 	if c == nil {
 		c = &collection{}
-	}
-	if err := c.checkHint(w.hint); err != nil {
-		return d, result{}, err
 	}
 	filter := asDocument(w.filter)
 	at := c.first(filter, w.sort)

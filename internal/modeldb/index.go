@@ -89,8 +89,8 @@ func sameKey(a, b any) bool {
 	return compare(cmpOr(a, null{}), cmpOr(b, null{})) == 0
 }
 
-// checkHint refuses a hint at an index that is not there.
-func (c *collection) checkHint(hint any) *writeError {
+// checkHint refuses a hint at an index that is not there, or not finished.
+func (x *execution) checkHint(c *collection, hint any) *writeError {
 	if hint == nil {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (c *collection) checkHint(hint any) *writeError {
 	if !ok {
 		refuse("hint %v", hint)
 	}
-	if name == "_id_" || slices.ContainsFunc(c.indexes, func(i index) bool { return i.name == name }) {
+	if name == "_id_" || c != nil && !x.building[x.ns()+" "+name] && slices.ContainsFunc(c.indexes, func(i index) bool { return i.name == name }) {
 		return nil
 	}
 	return &writeError{code: codeBadValue, message: "error processing query: hint provided does not correspond to an existing index"}

@@ -126,7 +126,7 @@ func (x *execution) read() []document {
 	if c == nil {
 		return nil
 	}
-	if err := c.checkHint(x.command.get("hint")); err != nil {
+	if err := x.checkHint(c, x.command.get("hint")); err != nil {
 		x.call.failed = failure(err)
 		return nil
 	}

@@ -45,6 +45,9 @@ type Server struct {
 	cursors    map[int64][]document
 	lastCursor int64
 	strange    []string
+	// building are the indexes, by namespace and name, that are still being made: they hold already, and are found, but are
+	// no hint.
+	building map[string]bool
 	// behind are the clients whose commands a deposed primary gets, and what that has.
 	behind map[int]entry
 	// held is set while commands wait for [Server.Answer]; calls are those that do.
@@ -58,7 +61,7 @@ type Server struct {
 
 // New makes an empty database.
 func New(kind Deployment) *Server {
-	return &Server{kind: kind, node: newNode(), cursors: map[int64][]document{}, behind: map[int]entry{},
+	return &Server{kind: kind, node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]entry{},
 		arrived: make(chan struct{}, 1), numbers: map[int]int{}, told: map[int]bson.Timestamp{}, sessions: map[int][]session{}}
 }
 
@@ -190,6 +193,13 @@ func (x *execution) hello() document {
 		}...)
 	}
 	return d
+}
+
+// Building says that an index is still being made, or is finished.
+func (s *Server) Building(ns, index string, building bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.building[ns+" "+index] = building
 }
 
 // Strange is what was asked for that the model does not have.

@@ -181,6 +181,10 @@ func (x *explanation) search(j refJob, left uint) bool {
 
 // outcomes are what the call may have made of a job.
 func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
+	if _, is := c.Op.op.(refClaim); is && !c.Unknown && len(c.Nows) > 1 && c.Answer.refAnswer == (refAnswer{}) {
+		// It looks at what it holds and at what is due, one after the other. A lease that ran out in between was neither.
+		out = append(out, j)
+	}
 	for _, now := range c.Nows {
 		if c.Unknown {
 			_, next := j.step(c.Op.op, refAnswer{lease: refLease{token: ghost}}, now.UnixMilli())

@@ -1,0 +1,356 @@
+package modeldb_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/jobonce/jobonce/internal/modeldb"
+)
+
+// What a replica set does that a single server does not, each with where MongoDB says so. The tests ask the model by the
+// real driver.
+
+// desk is a driver and the database that it is connected to, in a bubble. Commands wait until they are answered.
+type desk struct {
+	t    *testing.T
+	db   *modeldb.Server
+	coll *mongo.Collection
+}
+
+func onDesk(t *testing.T, do func(d *desk)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		db := modeldb.New(modeldb.ReplicaSet)
+		client, err := mongo.Connect(options.Client().ApplyURI(db.URI()).SetDialer(db.Dialer(0)).SetWriteConcern(writeconcern.Majority()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &desk{t, db, client.Database("app").Collection("jobs")}
+		d.must(d.coll.Indexes().CreateOne(t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "job_id", Value: 1}},
+			Options: options.Index().SetUnique(true).SetName("job_id_1")}))
+		db.Hold(true)
+		do(d)
+		db.Hold(false)
+		if err := client.Disconnect(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		for _, what := range db.Strange() {
+			t.Error(what)
+		}
+	})
+}
+
+func (d *desk) must(_ any, err error) {
+	d.t.Helper()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// answering lets an operation run while its commands meet the faults, one after the other; those after that are answered. It
+// returns the numbers of the commands, by which repetitions are known.
+func (d *desk) answering(operation func(), faults ...modeldb.Fault) (numbers []int64) {
+	d.t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		operation()
+	}()
+	for {
+		select {
+		case <-d.db.Arrived():
+		case <-done:
+			return numbers
+		case <-time.After(time.Minute):
+			d.t.Fatal("the driver waits for nothing")
+		}
+		for _, c := range d.db.Calls() {
+			if c.Gone {
+				continue
+			}
+			n, _ := c.Body.Lookup("txnNumber").AsInt64OK()
+			numbers = append(numbers, n)
+			fault := modeldb.Fault{}
+			if len(faults) > 0 {
+				fault, faults = faults[0], faults[1:]
+			}
+			d.db.Answer(c, fault, func(bson.Raw) {})
+		}
+	}
+}
+
+func upsert(ids ...string) (models []mongo.WriteModel) {
+	for _, id := range ids {
+		models = append(models, mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "job_id", Value: id}}).
+			SetUpdate(bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}).SetUpsert(true))
+	}
+	return models
+}
+
+// count is a document's counter as the primary has it; -1 when there is none.
+func (d *desk) count(id string) int64 {
+	for _, doc := range d.db.Documents("app.jobs") {
+		if s, _ := doc.Lookup("job_id").StringValueOK(); s == id {
+			return doc.Lookup("n").AsInt64()
+		}
+	}
+	return -1
+}
+
+// TestServerLabelsErrors: the server adds RetryableWriteError to what a repetition may heal, and without it the driver
+// repeats nothing (specifications: retryable-writes.md, "Determining Retryable Errors"; src/mongo/db/error_labels.cpp).
+func TestServerLabelsErrors(t *testing.T) {
+	for fault, repeated := range map[modeldb.Kind]bool{
+		modeldb.NotPrimary: true, modeldb.SteppedDown: true, modeldb.ConcernRetryable: true, modeldb.Cut: true,
+		modeldb.Refused: false, modeldb.ConcernFailed: false, modeldb.Stopped: false,
+	} {
+		onDesk(t, func(d *desk) {
+			var err error
+			numbers := d.answering(func() { _, err = d.coll.BulkWrite(d.t.Context(), upsert("a")) }, modeldb.Fault{Kind: fault})
+			if repeated && (len(numbers) != 2 || numbers[0] != numbers[1] || err != nil) || !repeated && (len(numbers) != 1 || err == nil) {
+				t.Errorf("%v: commands numbered %v, %v", modeldb.Fault{Kind: fault}, numbers, err)
+			}
+		})
+	}
+}
+
+// TestRepetitionsAreKnown: what a session did is remembered for each statement of its latest command, and goes when the data
+// go (src/mongo/db/session/README.md, "Retryable writes"; manual: "Retryable Writes").
+func TestRepetitionsAreKnown(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		var result *mongo.BulkWriteResult
+		var err error
+		d.answering(func() {
+			result, err = d.coll.BulkWrite(d.t.Context(), upsert("a", "b"), options.BulkWrite().SetOrdered(false))
+		},
+			modeldb.Fault{Kind: modeldb.SteppedDown})
+		if err != nil || len(result.UpsertedIDs) != 2 || d.count("a") != 1 || d.count("b") != 1 {
+			t.Errorf("repeated: %+v, %v, counters %d and %d", result, err, d.count("a"), d.count("b"))
+		}
+	})
+	onDesk(t, func(d *desk) {
+		var result *mongo.BulkWriteResult
+		go func() { result, _ = d.coll.BulkWrite(d.t.Context(), upsert("a")) }()
+		synctest.Wait()
+		d.db.Answer(d.db.Calls()[0], modeldb.Fault{Kind: modeldb.SteppedDown}, func(bson.Raw) {})
+		if d.db.Elect(false); d.count("a") != -1 {
+			t.Error("the write is not undone")
+		}
+		time.Sleep(time.Second)
+		d.db.Answer(d.db.Calls()[0], modeldb.Fault{}, func(bson.Raw) {})
+		synctest.Wait()
+		if d.count("a") != 1 || len(result.UpsertedIDs) != 1 {
+			t.Errorf("repeated after it was undone: %+v, counter %d", result, d.count("a"))
+		}
+	})
+}
+
+// TestInterruptedBulk: an interruption between two items fails the whole command, though items were applied
+// (src/mongo/db/ops/write_ops_exec.cpp: an interruption is thrown out of the loop over the items).
+func TestInterruptedBulk(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		var err error
+		d.answering(func() {
+			_, err = d.coll.BulkWrite(d.t.Context(), upsert("a", "b"), options.BulkWrite().SetOrdered(false))
+		},
+			modeldb.Fault{Kind: modeldb.Stopped, Item: 1})
+		var command mongo.CommandError
+		if !errors.As(err, &command) || d.count("a") != 1 || d.count("b") != -1 {
+			t.Errorf("%v, counters %d and %d", err, d.count("a"), d.count("b"))
+		}
+	})
+}
+
+// TestWriteConcernError: it comes beside ok: 1 and what was done (manual: "Write Concern", wtimeout; the upserted document may
+// be undone by an election all the same).
+func TestWriteConcernError(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		var result *mongo.BulkWriteResult
+		var err error
+		d.answering(func() { result, err = d.coll.BulkWrite(d.t.Context(), upsert("a")) }, modeldb.Fault{Kind: modeldb.ConcernFailed})
+		var bulk mongo.BulkWriteException
+		if !errors.As(err, &bulk) || bulk.WriteConcernError == nil || len(result.UpsertedIDs) != 1 || d.count("a") != 1 || !d.db.Pending() {
+			t.Errorf("%+v, %v", result, err)
+		}
+		if d.db.Elect(false); d.count("a") != -1 {
+			t.Error("an election does not undo it")
+		}
+	})
+}
+
+// TestDeposedPrimary: a primary that was deposed and does not know it acknowledges a write that changes nothing, and reads
+// old data at majority; it does not answer what waits for later data, what changes something, or what is linearizable
+// (manual: "Read Concern linearizable", "Causal Consistency and Read and Write Concerns"; src/mongo/db/repl/README.md).
+func TestDeposedPrimary(t *testing.T) {
+	one := bson.D{{Key: "job_id", Value: "a"}}
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 7}}}}
+	onDesk(t, func(d *desk) {
+		d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
+		d.db.Depose(0)
+		var updated *mongo.UpdateResult
+		d.answering(func() {
+			var err error
+			updated, err = d.coll.UpdateOne(d.t.Context(), bson.D{{Key: "job_id", Value: "none"}}, set)
+			d.must(updated, err)
+		})
+		if updated.MatchedCount != 0 || !d.db.Behind(0) {
+			t.Error("a write that matches nothing is not acknowledged")
+		}
+		majority := d.coll.Clone(options.Collection().SetReadConcern(readconcern.Majority()))
+		d.answering(func() { d.must(majority.FindOne(d.t.Context(), one).Raw()) })
+		if !d.db.Behind(0) {
+			t.Error("a majority read is not answered")
+		}
+	})
+	for name, ask := range map[string]func(*desk) error{
+		"a change": func(d *desk) error { _, err := d.coll.UpdateOne(d.t.Context(), one, set); return err },
+		"a linearizable read": func(d *desk) error {
+			return d.coll.Clone(options.Collection().SetReadConcern(readconcern.Linearizable())).FindOne(d.t.Context(), one).Err()
+		},
+	} {
+		onDesk(t, func(d *desk) {
+			d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
+			d.db.Depose(0)
+			var err error
+			numbers := d.answering(func() { err = ask(d) })
+			if len(numbers) != 2 || err != nil || d.db.Behind(0) {
+				t.Errorf("%s: %d commands, %v", name, len(numbers), err)
+			}
+		})
+	}
+	onDesk(t, func(d *desk) {
+		d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
+		session, err := d.coll.Database().Client().StartSession()
+		d.must(session, err)
+		defer session.EndSession(context.WithoutCancel(d.t.Context()))
+		ctx := mongo.NewSessionContext(d.t.Context(), session)
+		d.answering(func() { d.must(d.coll.UpdateOne(ctx, one, set)) })
+		d.must(nil, session.AdvanceOperationTime(&bson.Timestamp{T: session.OperationTime().T, I: session.OperationTime().I + 1000}))
+		d.db.Depose(0)
+		majority := d.coll.Clone(options.Collection().SetReadConcern(readconcern.Majority()))
+		if numbers := d.answering(func() { d.must(majority.FindOne(ctx, one).Raw()) }); len(numbers) != 2 || d.db.Behind(0) {
+			t.Errorf("a read after a later time took %d commands", len(numbers))
+		}
+	})
+}
+
+// TestMatchedTogether: n counts what matched over all items, and nothing says how many each one did (manual: the update
+// command's output).
+func TestMatchedTogether(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
+		models := upsert("a", "b")
+		models[1].(*mongo.UpdateOneModel).SetUpsert(false)
+		var result *mongo.BulkWriteResult
+		d.answering(func() {
+			var err error
+			result, err = d.coll.BulkWrite(d.t.Context(), models, options.BulkWrite().SetOrdered(false))
+			d.must(result, err)
+		})
+		if result.MatchedCount != 1 {
+			t.Errorf("matched %d", result.MatchedCount)
+		}
+	})
+}
+
+// TestTimesNeverGoBack: operationTime, $clusterTime and electionId grow, over elections that undo writes too
+// (specifications: causal-consistency.md and server-discovery-and-monitoring.md; src/mongo/db/repl/README.md).
+func TestTimesNeverGoBack(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		d.db.Hold(false)
+		var operations, clusters []bson.Timestamp
+		var elections []bson.ObjectID
+		look := func() {
+			var reply struct {
+				Operation bson.Timestamp `bson:"operationTime"`
+				Cluster   struct {
+					ClusterTime bson.Timestamp `bson:"clusterTime"`
+				} `bson:"$clusterTime"`
+				Election bson.ObjectID `bson:"electionId"`
+			}
+			d.must(nil, d.coll.Database().RunCommand(d.t.Context(), bson.D{{Key: "hello", Value: 1}}).Decode(&reply))
+			operations, clusters, elections = append(operations, reply.Operation), append(clusters, reply.Cluster.ClusterTime), append(elections, reply.Election)
+		}
+		look()
+		for _, keep := range []bool{true, false} {
+			d.db.Hold(true)
+			d.answering(func() { _, _ = d.coll.BulkWrite(d.t.Context(), upsert("a")) }, modeldb.Fault{Kind: modeldb.ConcernFailed})
+			d.db.Hold(false)
+			look()
+			d.db.Elect(keep)
+			look()
+		}
+		ascending := func(a, b bson.Timestamp) int { return a.Compare(b) }
+		if !slices.IsSortedFunc(operations, ascending) || !slices.IsSortedFunc(clusters, ascending) {
+			t.Errorf("times %v, %v", operations, clusters)
+		}
+		if !slices.IsSortedFunc(elections, func(a, b bson.ObjectID) int { return slices.Compare(a[:], b[:]) }) || elections[0] == elections[len(elections)-1] {
+			t.Errorf("elections %v", elections)
+		}
+	})
+}
+
+// TestHints: a hint at an index that is not there, or is still being made, is an error of the item, and nothing is written
+// (src/mongo/db/query/query_planner.cpp).
+func TestHints(t *testing.T) {
+	for _, c := range []struct {
+		hint     string
+		building bool
+		code     int
+	}{{"job_id_1", false, 0}, {"other", false, 2}, {"job_id_1", true, 2}} {
+		onDesk(t, func(d *desk) {
+			d.db.Building("app.jobs", "job_id_1", c.building)
+			models := upsert("a")
+			models[0].(*mongo.UpdateOneModel).SetHint(c.hint)
+			var err error
+			d.answering(func() { _, err = d.coll.BulkWrite(d.t.Context(), models) })
+			var bulk mongo.BulkWriteException
+			code := 0
+			if errors.As(err, &bulk) && len(bulk.WriteErrors) == 1 {
+				code = bulk.WriteErrors[0].Code
+			}
+			if code != c.code || (d.count("a") == 1) != (c.code == 0) {
+				t.Errorf("%+v: %v", c, err)
+			}
+		})
+	}
+}
+
+// TestRefusals: what the model does not have is refused, and told of.
+func TestRefusals(t *testing.T) {
+	for name, command := range map[string]bson.D{
+		"command":   {{Key: "distinct", Value: "jobs"}},
+		"option":    {{Key: "find", Value: "jobs"}, {Key: "collation", Value: bson.D{}}},
+		"filter":    {{Key: "find", Value: "jobs"}, {Key: "filter", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{2, 0}}}}}}},
+		"statement": {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{}}}}, {Key: "multi", Value: true}}}}},
+		"operator":  {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$push", Value: bson.D{{Key: "n", Value: 1}}}}}}}}},
+		"stage":     {{Key: "aggregate", Value: "jobs"}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{}}}}}, {Key: "cursor", Value: bson.D{}}},
+	} {
+		db := modeldb.New(modeldb.Standalone)
+		client, err := mongo.Connect(options.Client().ApplyURI(db.URI()).SetDialer(db.Dialer(0)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		coll := client.Database("app").Collection("jobs")
+		if _, err := coll.BulkWrite(t.Context(), upsert("a")); err != nil {
+			t.Fatal(err)
+		}
+		var failed mongo.CommandError
+		if err := client.Database("app").RunCommand(t.Context(), command).Err(); !errors.As(err, &failed) || failed.Code != 238 || len(db.Strange()) != 1 {
+			t.Errorf("%s: %v, %q", name, err, db.Strange())
+		}
+		if err := client.Disconnect(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
