@@ -14,6 +14,7 @@ import (
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // queueMany is queue for many jobs.
@@ -27,9 +28,7 @@ func queueMany(t *testing.T, c *client.Client, ids []string) {
 	for len(reqs) > 0 {
 		n := min(len(reqs), 256)
 		results, err := c.BatchRecordDeliveries(t.Context(), reqs[:n])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		for _, r := range results {
 			if r.Err != nil {
 				t.Fatal(r.Err)
@@ -62,9 +61,7 @@ func TestRestartsCostNoAttempts(t *testing.T) {
 			case <-time.After(time.Second): // all is done
 			}
 			r.stop()
-			if err := <-r.result; err != nil {
-				t.Error(err)
-			}
+			testenv.OK(t, <-r.result)
 		}
 		attempts, completed := int64(0), int64(0)
 		for _, id := range ids {
@@ -162,9 +159,7 @@ func TestClaimCutShort(t *testing.T) {
 		r := startWorker(t, c, client.WorkerConfig{}, never(t))
 		<-granted
 		r.stop()
-		if err := <-r.result; err != nil {
-			t.Error(err)
-		}
+		testenv.OK(t, <-r.result)
 		for _, id := range jobIDs(5) {
 			if w := s.work(t, id); w.State != job.StateQueued || w.Attempts != 0 {
 				t.Errorf("%s: %+v", id, w)

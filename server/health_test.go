@@ -123,9 +123,7 @@ func TestHealthOfWork(t *testing.T) {
 	general := watchAll(t, s)
 	expect(t, general, serving)
 	w, err := grpc_health_v1.NewHealthClient(s.conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: workHealth})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	work := []watch{w}
 	expect(t, work, notServing)
 	jobs.workUnready.Store(nil)

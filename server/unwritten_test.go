@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // stalled has a call send half of its message.
@@ -148,9 +149,7 @@ func TestHealthOfAnOverloadedServer(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	w, err := health.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	expect(t, []watch{w}, serving)
 	if s.server.InLine() != 1 {
 		t.Error("the line has emptied meanwhile")

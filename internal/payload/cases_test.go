@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // payloadCase is a line of testdata/payloads.jsonl, the bodies that the whole
@@ -39,22 +41,16 @@ func (c payloadCase) text() string {
 
 func loadCases(t *testing.T) []payloadCase {
 	file, err := os.Open("testdata/payloads.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	defer file.Close()
 	var cases []payloadCase
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		var c payloadCase
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, json.Unmarshal(lines.Bytes(), &c))
 		cases = append(cases, c)
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, lines.Err())
 	if len(cases) < 32 {
 		t.Fatalf("only %d cases", len(cases))
 	}

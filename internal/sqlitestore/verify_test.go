@@ -73,6 +73,10 @@ func TestVerifyFinds(t *testing.T) {
 	sql := func(query string) func(*testing.T, string) {
 		return func(t *testing.T, path string) { execSQL(t, path, query) }
 	}
+	sound := t.TempDir()
+	s := open(t, sound, nil)
+	fill(t, s, 60)
+	testenv.Must(t, s.Close())
 	for _, c := range []struct {
 		name, want string
 		spoil      func(t *testing.T, path string)
@@ -103,11 +107,7 @@ func TestVerifyFinds(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			s := open(t, dir, nil)
-			fill(t, s, 60)
-			testenv.Must(t, s.Close())
-			path := sqlitestore.File(dir)
+			path := sqlitestore.File(copyDir(t, sound))
 			c.spoil(t, path)
 			before := sum(t, path)
 			v, err := sqlitestore.Verify(t.Context(), path, func(int64, int64) {})
