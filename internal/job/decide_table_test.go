@@ -340,18 +340,6 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestNewRecordIsItsCreators(t *testing.T) {
-	d, err := job.Input{JobID: "j", Body: job.Body{Kind: job.BodyText, Data: "x"}}.Delivery(1)
-	testenv.Must(t, err)
-	r := d.NewRecord(noon)
-	if v := job.Decide(&r, &d, noon); v.Disposition != job.First || !v.StartWork || !v.FirstDelivery {
-		t.Errorf("the record that a delivery makes is decided as %+v", v)
-	}
-	if !r.FirstSeen.Equal(noon.Truncate(time.Millisecond)) || !r.LastSeen.Equal(r.FirstSeen) {
-		t.Errorf("seen %v, %v", r.FirstSeen, r.LastSeen)
-	}
-}
-
 // TestDecideOnWhatCannotBeRead: a delivery that may hold another event, or another status, than a recorded one claims
 // nothing. Everything else about its answer is as if it had said nothing.
 func TestDecideOnWhatCannotBeRead(t *testing.T) {
