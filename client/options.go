@@ -32,6 +32,7 @@ type Option func(*options)
 type options struct {
 	useTLS           bool
 	tlsConfig        *tls.Config
+	clientCert       *certificateFiles
 	insecure         bool
 	token            func(context.Context) (string, error)
 	tokenVaries      bool // The token can differ from caller to caller.
@@ -161,6 +162,10 @@ func (o *options) validate(t target) error {
 	switch {
 	case o.useTLS && o.insecure:
 		return errors.New("WithTLS and WithInsecure exclude each other")
+	case o.clientCert != nil && o.plaintext(t):
+		return errors.New("WithClientCertificateFiles needs TLS, which is not the default to this machine: add WithTLS")
+	case o.clientCert != nil && o.tlsConfig != nil && (len(o.tlsConfig.Certificates) > 0 || o.tlsConfig.GetClientCertificate != nil):
+		return errors.New("WithClientCertificateFiles, and WithTLS with a client certificate, exclude each other")
 	case o.timeout < 0:
 		return fmt.Errorf("WithTimeout: %v is negative", o.timeout)
 	case o.keepaliveTime != 0 && o.keepaliveTime < minKeepaliveTime:
@@ -201,11 +206,11 @@ func (o *options) dialOptions(t target, token *bearer) []grpc.DialOption {
 	var transport credentials.TransportCredentials
 	switch {
 	case o.plaintext(t):
-		transport = insecure.NewCredentials()
+		transport = namedSecurity{insecure.NewCredentials(), mendPlaintext}
 	case o.useTLS:
-		transport = credentials.NewTLS(o.tlsConfig)
+		transport = namedSecurity{credentials.NewTLS(o.clientTLS()), mendTLS}
 	default:
-		transport = defaultTLS{credentials.NewTLS(nil)}
+		transport = namedSecurity{credentials.NewTLS(o.clientTLS()), mendDefaultTLS}
 	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),

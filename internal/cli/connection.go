@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -98,15 +98,18 @@ func (c *connection) options() ([]client.Option, error) {
 		opts = append(opts, client.WithInsecure())
 	}
 	if c.tokenFile != "" {
-		token, err := os.ReadFile(c.tokenFile)
-		if err != nil {
+		if token, err := os.ReadFile(c.tokenFile); err != nil {
 			return nil, fmt.Errorf("cannot read the token: %w", err)
-		}
-		trimmed := strings.TrimSpace(string(token))
-		if trimmed == "" {
+		} else if len(bytes.TrimSpace(token)) == 0 {
 			return nil, fmt.Errorf("--token-file: %s is empty", c.tokenFile)
 		}
-		opts = append(opts, client.WithToken(trimmed))
+		opts = append(opts, client.WithTokenFile(c.tokenFile))
+	}
+	if c.cert != "" {
+		if _, err := tls.LoadX509KeyPair(c.cert, c.key); err != nil {
+			return nil, fmt.Errorf("cannot read --cert and --key: %w", err)
+		}
+		opts = append(opts, client.WithClientCertificateFiles(c.cert, c.key))
 	}
 	return opts, nil
 }
@@ -125,13 +128,6 @@ func (c *connection) tlsConfig() (*tls.Config, error) {
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("--ca-cert: %s holds no PEM certificate", c.caCert)
 		}
-	}
-	if c.cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.cert, c.key)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read --cert and --key: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
 }
