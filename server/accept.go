@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -37,7 +36,7 @@ func (l *loudListener) Accept() (net.Conn, error) {
 		conn, err := l.Listener.Accept()
 		if err == nil {
 			if l.open.Add(1) <= l.most {
-				return &countedConn{Conn: conn, closed: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+				return newPeerConn(conn, func() { l.open.Add(-1) }), nil
 			}
 			l.open.Add(-1)
 			_ = conn.Close()
@@ -67,16 +66,4 @@ func (l *loudListener) failure(err error) {
 	}
 	l.log.Error("cannot accept connections", attrs...)
 	l.logged, l.failed = now, 0
-}
-
-// countedConn counts until it is closed.
-type countedConn struct {
-	net.Conn
-	closed func()
-}
-
-// Close closes the connection.
-func (c *countedConn) Close() error {
-	defer c.closed()
-	return c.Conn.Close()
 }

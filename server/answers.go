@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"net"
 	"runtime"
 	"sync"
 
@@ -28,7 +27,7 @@ type answers struct {
 
 	mu    sync.Mutex
 	bytes int64
-	peers map[net.Addr]int64
+	peers map[*peerConn]int64
 }
 
 // intercept has a large response sent as an [answer]. A read is refused when there is no room for its response. A claim, whose
@@ -69,7 +68,7 @@ func errUnread() error {
 
 // add counts size bytes. With must set it refuses them when there is no room. A connection for which nothing waits may have one
 // answer beyond its share.
-func (a *answers) add(conn net.Addr, size int64, must bool) bool {
+func (a *answers) add(conn *peerConn, size int64, must bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	mine := a.peers[conn]
@@ -96,7 +95,7 @@ type answer struct {
 	msg  proto.Message
 	size int64
 	from *answers
-	conn net.Addr
+	conn *peerConn
 	once sync.Once
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -77,6 +78,9 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 
 	attrs := []slog.Attr{
 		slog.String("method", r.call.FullMethod()), slog.String("code", code.String()), slog.Duration("duration", took),
+	}
+	if c := auth.CallerOf(r.ctx); c != nil {
+		attrs = append(attrs, slog.String("caller", c.Name))
 	}
 	// An id may be anything before it is checked.
 	if req, ok := r.call.ReqOrNil.(interface{ GetJobId() string }); ok && job.CheckJobID(req.GetJobId()) == nil {

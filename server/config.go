@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/stats"
 
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -60,8 +60,10 @@ type Config struct {
 	SlowCall time.Duration
 	// Logger takes the server's log. Payloads are never written to it. nil: slog.Default().
 	Logger *slog.Logger
-	// Credentials secure the connections. nil: plaintext.
-	Credentials credentials.TransportCredentials
+	// Certificates secure the connections. nil: plaintext.
+	Certificates *auth.Certificates
+	// Callers are those who may call, and what. nil: everybody may do everything.
+	Callers *auth.Authority
 	// UnaryInterceptors and StreamInterceptors go around all that the server does with a call, the first one outermost.
 	// They see malformed requests and panics as the errors that the caller gets.
 	UnaryInterceptors  []grpc.UnaryServerInterceptor

@@ -4,24 +4,18 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"slices"
-	"sync"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
-
-// maxWatches bounds the health watches of one connection. A client needs one for each service that it asks about.
-const maxWatches = 4
 
 // door sees every call before its body is read: who it is, whether it may, and whether there is room. It then receives the
 // message, decodes it and runs the chain and the handler.
@@ -30,22 +24,14 @@ const maxWatches = 4
 // registered as streams, see [entrance]. What is wrong with a call does not end it at the door: the call goes through the
 // chain to a handler that returns the error, so that metrics and log see it.
 type door struct {
-	// who finds the caller and returns a context that has it, may says whether the caller may use the method, and rate
-	// whether it is within its rate. nil lets everybody pass.
-	who  func(ctx context.Context) (context.Context, error)
-	may  func(ctx context.Context, method string) error
-	rate func(ctx context.Context, method string) error
-
-	room *room
+	callers *callers
+	room    *room
 	// line is where calls wait to be received, health where those of the health service do: who asks for the state of an
 	// overloaded server is to get an answer.
 	line, health *line
 	chain        grpc.UnaryServerInterceptor
 	calls        callLog
 	observer     Observer
-
-	mu      sync.Mutex
-	watches map[net.Addr]int
 }
 
 // entrance registers services behind the door.
@@ -70,10 +56,19 @@ func (e entrance) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 // unary makes a stream handler of the generated handler of a unary method.
 func (d *door) unary(method string, generated grpc.MethodHandler, ours bool) grpc.StreamHandler {
-	return func(srv any, stream grpc.ServerStream) error {
+	return func(srv any, stream grpc.ServerStream) (err error) {
 		growStack(0)
 		msg, line := &message{limit: smallMessage}, d.health
 		ctx, bad := d.ask(stream.Context(), method)
+		if ours {
+			conn := connection(ctx)
+			conn.begin()
+			defer func() { conn.end(status.Code(err)) }()
+		} else if bad == nil {
+			var leave func()
+			leave, bad = d.callers.health(ctx, method)
+			defer leave()
+		}
 		if bad == nil && ours {
 			msg.limit, line = maxReceiveBytes, d.line
 			if msg.place = d.room.enter(); msg.place == nil {
@@ -124,18 +119,31 @@ func growStack(i int) byte {
 }
 
 // streams is the door for streams that are not ours: those of health and reflection.
-func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (ended error) {
 	ctx, err := d.ask(stream.Context(), info.FullMethod)
 	line := d.line
-	if err == nil && info.FullMethod == grpc_health_v1.Health_Watch_FullMethodName {
+	conn := connection(ctx)
+	switch {
+	case !isHealth(info.FullMethod):
+		conn.begin()
+		defer func() { conn.end(status.Code(ended)) }()
+	case err == nil:
 		line = d.health
-		conn := connection(ctx)
-		if err = d.watch(conn); err == nil {
-			defer d.unwatch(conn)
+		var leave func()
+		if leave, err = d.callers.health(ctx, info.FullMethod); err == nil {
+			if err = conn.watch(); err == nil {
+				defer conn.unwatch()
+			}
 		}
+		defer leave()
 	}
 	if err != nil {
 		return d.refuse(ctx, err)
+	}
+	if caller := auth.CallerOf(ctx); caller != nil {
+		bound, release := caller.Bound(ctx)
+		defer release()
+		ctx = bound
 	}
 	return handler(srv, &smallStream{stream, ctx, d, line})
 }
@@ -144,11 +152,18 @@ func (d *door) streams(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 func (d *door) unknown(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	method = clip(method, 256) // Peers choose it, and it is logged.
-	ctx, err := d.ask(stream.Context(), method)
+	ctx := stream.Context()
+	conn := connection(ctx)
+	conn.begin()
+	err := checkMetadata(ctx)
+	if err == nil {
+		err = d.callers.known(ctx)
+	}
 	if err == nil {
 		err = newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this server has no method "+method)
 	}
 	err = d.refuse(ctx, err)
+	conn.end(status.Code(err))
 	log, _ := d.calls.ServerReporter(ctx, interceptors.NewServerCallMeta(method, nil, nil))
 	log.PostCall(err, 0)
 	return err
@@ -159,22 +174,7 @@ func (d *door) ask(ctx context.Context, method string) (context.Context, error) 
 	if err := checkMetadata(ctx); err != nil {
 		return ctx, err
 	}
-	if d.who != nil {
-		caller, err := d.who(ctx)
-		if err != nil {
-			return ctx, err
-		}
-		ctx = caller
-	}
-	if d.may != nil {
-		if err := d.may(ctx, method); err != nil {
-			return ctx, err
-		}
-	}
-	if d.rate != nil {
-		return ctx, d.rate(ctx, method)
-	}
-	return ctx, nil
+	return d.callers.admit(ctx, method)
 }
 
 // receive waits for the call's turn and receives a message. The error is a status of grpc-go, which has been sent then, or
@@ -232,32 +232,6 @@ func (r *refusal) Unwrap() error { return r.error }
 
 // GRPCStatus is how grpc-go asks an error for its status.
 func (r *refusal) GRPCStatus() *status.Status { return status.Convert(r.error) }
-
-// connection is the same for all calls of a connection, and for no other.
-func connection(ctx context.Context) net.Addr {
-	if p, ok := peer.FromContext(ctx); ok {
-		return p.Addr // A pointer, which each connection has of its own: peers on a unix socket have no names.
-	}
-	return nil
-}
-
-func (d *door) watch(conn net.Addr) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.watches[conn] >= maxWatches {
-		return newProblem(joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "this connection has too many health watches")
-	}
-	d.watches[conn]++
-	return nil
-}
-
-func (d *door) unwatch(conn net.Addr) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.watches[conn]--; d.watches[conn] == 0 {
-		delete(d.watches, conn)
-	}
-}
 
 // smallStream is a stream whose messages are received like those of calls, and are small.
 type smallStream struct {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,77 +12,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
-	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
-
-// TestDoorAsks: who, may and rate are asked in this order before anything of the body is read, for calls, streams and methods
-// that there are not. What they refuse is counted and logged, and goes no further.
-func TestDoorAsks(t *testing.T) {
-	type key struct{}
-	var asked []string // The calls come one after the other.
-	var refuseAt string
-	ask := func(name string) error {
-		asked = append(asked, name)
-		if name == refuseAt {
-			return newProblem(joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED, "not you")
-		}
-		return nil
-	}
-	var n notes
-	log := new(logBuffer)
-	cfg := Config{Logger: slog.New(slog.NewJSONHandler(log, nil)), UnaryInterceptors: []grpc.UnaryServerInterceptor{
-		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			resp, err := handler(ctx, req)
-			n.add("%v %v", ctx.Value(key{}), status.Code(err))
-			return resp, err
-		},
-	}}
-	server, err := New(cfg, &memoryJobs{onGet: func(ctx context.Context) error { asked = append(asked, "handler"); return nil }})
-	testenv.Must(t, err)
-	server.door.who = func(ctx context.Context) (context.Context, error) {
-		return context.WithValue(ctx, key{}, "somebody"), ask("who")
-	}
-	server.door.may = func(_ context.Context, method string) error { return ask("may") }
-	server.door.rate = func(context.Context, string) error { return ask("rate") }
-	s := serve(t, server, listen(t))
-	p := dial(t, s.conn.Target())
-	all := []string{"who", "may", "rate", "handler"}
-	for i, refuseHere := range []string{"who", "may", "rate", ""} {
-		refuseAt, asked = refuseHere, nil
-		want, code := all[:i+1], codes.PermissionDenied
-		if refuseHere == "" {
-			code = codes.NotFound
-			p.call(t, getPath, field(1, []byte("j")))
-		} else {
-			p.headers(t, getPath, false) // The body never comes.
-		}
-		wantStatus(t, p, code)
-		if !slices.Equal(asked, want) {
-			t.Errorf("refused by %q: asked %v, want %v", refuseHere, asked, want)
-		}
-		if seen := n.take(); len(seen) != 1 || !strings.HasSuffix(seen[0], code.String()) || refuseHere == "" && seen[0] != "somebody NotFound" {
-			t.Errorf("refused by %q: the interceptors saw %q", refuseHere, seen)
-		}
-	}
-	refuseAt = "may"
-	for _, path := range []string{grpc_health_v1.Health_Check_FullMethodName, grpc_health_v1.Health_Watch_FullMethodName,
-		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"} {
-		asked = nil
-		p.headers(t, path, false)
-		wantStatus(t, p, codes.PermissionDenied)
-		if want := all[:2]; !slices.Equal(asked, want) {
-			t.Errorf("%s: asked %v, want %v", path, asked, want)
-		}
-	}
-	if lines := log.lines(t, "call failed"); len(lines) != 7 || lines[0]["reason"] != "PERMISSION_DENIED" {
-		t.Errorf("logged %v", lines)
-	}
-}
 
 // TestRefusalsLeaveNothing: calls that are refused, with the longest timeout that there is, leave neither calls, bytes nor memory,
 // and no more than a few lines in the log.
@@ -186,7 +120,7 @@ func TestChain(t *testing.T) {
 	for _, l := range chain(Config{UnaryInterceptors: []grpc.UnaryServerInterceptor{outer}}, callLog{}, new(answers)) {
 		names = append(names, l.name)
 	}
-	if got := strings.Join(names, " "); got != "configured log deadline answers observer recovery" {
+	if got := strings.Join(names, " "); got != "configured log audit deadline answers observer recovery" {
 		t.Errorf("the chain is %q", got)
 	}
 }

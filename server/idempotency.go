@@ -86,10 +86,16 @@ func (s *idempotencyService) GetJob(ctx context.Context, req *joboncev1.GetJobRe
 	if err := job.CheckJobID(req.GetJobId()); err != nil {
 		return nil, fail(ctx, err, "")
 	}
+	if err := mayTouch(ctx, req.GetJobId()); err != nil {
+		return nil, fail(ctx, err, "")
+	}
 	var full bool
 	switch req.GetView() {
 	case joboncev1.JobView_JOB_VIEW_UNSPECIFIED, joboncev1.JobView_JOB_VIEW_BASIC:
 	case joboncev1.JobView_JOB_VIEW_FULL:
+		if err := mayReadBody(ctx); err != nil {
+			return nil, fail(ctx, err, "")
+		}
 		full = true
 	default:
 		return nil, fail(ctx, &job.InvalidError{Field: "view", Problem: fmt.Sprintf("%d is not known", req.GetView())}, "")
@@ -114,6 +120,9 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 		return job.Delivery{}, errRetryWithoutID()
 	}
 	d, err := in.Delivery(s.maxBody)
+	if err == nil {
+		err = mayRecord(ctx, &d)
+	}
 	if err != nil {
 		return d, err
 	}

@@ -44,6 +44,7 @@ func chain(cfg Config, calls callLog, answers *answers) []link {
 	}
 	return append(links,
 		link{"log", calls.unary(), calls.stream()},
+		link{name: "audit", unary: audit(cfg.Logger)},
 		link{name: "deadline", unary: capDeadline(cfg.MaxCallTime)},
 		link{name: "answers", unary: answers.intercept},
 		link{name: "observer", unary: observeWork(cfg.Observer)},

@@ -43,6 +43,9 @@ func (s *workService) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWor
 // change makes the change that a request asks for.
 func (s *workService) change(ctx context.Context, read func() (job.LeaseChange, error)) (job.Lease, error) {
 	c, err := read()
+	if err == nil {
+		err = mayTouch(ctx, c.JobID)
+	}
 	if err != nil {
 		return job.Lease{}, fail(ctx, err, "")
 	}
@@ -63,6 +66,9 @@ func (s *workService) BatchChangeLeases(ctx context.Context, req *joboncev1.Batc
 	at := make([]int, 0, len(results)) // where the valid ones stand in the request
 	for i, change := range req.GetChanges() {
 		c, err := leaseChange(change)
+		if err == nil {
+			err = mayTouch(ctx, c.JobID)
+		}
 		if err != nil {
 			results[i] = &joboncev1.BatchChangeLeasesResponse_Result{Error: explain(ctx, err, "").item()}
 			continue

@@ -3,7 +3,6 @@ package server
 import (
 	"container/list"
 	"context"
-	"net"
 	"sync"
 	"time"
 
@@ -30,10 +29,10 @@ type line struct {
 	// receiving counts the calls that receive, holds those of each connection. pending are those that were not cut, the
 	// oldest first.
 	receiving int
-	holds     map[net.Addr]int
+	holds     map[*peerConn]int
 	pending   list.List
 	waiting   int
-	queues    map[net.Addr]*queue
+	queues    map[*peerConn]*queue
 	// order has the queues, the next one first.
 	order list.List
 	// timer calls look while there is something to look at.
@@ -45,7 +44,7 @@ func newLine(limit time.Duration) *line {
 	return &line{
 		slots: 32, places: 2048, wait: 5 * time.Second, patience: time.Second, limit: limit,
 		waited: func(time.Duration) {},
-		holds:  make(map[net.Addr]int), queues: make(map[net.Addr]*queue),
+		holds:  make(map[*peerConn]int), queues: make(map[*peerConn]*queue),
 	}
 }
 
@@ -57,7 +56,7 @@ type queue struct {
 
 // turn is a call in line, or one that receives. Its fields are guarded by the line's mutex.
 type turn struct {
-	conn  net.Addr
+	conn  *peerConn
 	began time.Time
 	// place is where it stands in its queue, or in pending.
 	place *list.Element
@@ -136,7 +135,7 @@ func (l *line) leave(t *turn) {
 }
 
 // free tells whether a call of the connection may receive.
-func (l *line) free(conn net.Addr) bool {
+func (l *line) free(conn *peerConn) bool {
 	return l.receiving < l.slots-l.slots/4 || l.receiving < l.slots && l.holds[conn] == 0
 }
 
@@ -177,7 +176,7 @@ func (l *line) drop(t *turn) {
 
 // displace makes room in a full line for a call of a connection that has fewer calls there than another one: it refuses the
 // last one of the longest queue.
-func (l *line) displace(conn net.Addr) bool {
+func (l *line) displace(conn *peerConn) bool {
 	mine, longest := 0, &queue{}
 	for c, q := range l.queues {
 		if c == conn {
@@ -226,7 +225,7 @@ func (l *line) lookLocked() {
 }
 
 // allowed is how long a message on the connection may take to arrive.
-func (l *line) allowed(conn net.Addr) time.Duration {
+func (l *line) allowed(conn *peerConn) time.Duration {
 	others := len(l.queues) > 1 || len(l.queues) == 1 && l.queues[conn] == nil
 	// Each connection in line is to have a turn within patience: many that stall would keep all others out.
 	share := l.patience * time.Duration(l.slots) / time.Duration(max(len(l.queues), 1))

@@ -202,10 +202,10 @@ func TestAnswersNotRead(t *testing.T) {
 
 // TestAnswersShare: a connection has a quarter of the room, and one answer in any case; who has more gets no claims.
 func TestAnswersShare(t *testing.T) {
-	a := &answers{maxBytes: 100, peers: make(map[net.Addr]int64)}
-	one, two, three := new(net.UnixAddr), new(net.UnixAddr), new(net.UnixAddr)
+	a := &answers{maxBytes: 100, peers: make(map[*peerConn]int64)}
+	one, two, three := new(peerConn), new(peerConn), new(peerConn)
 	for _, c := range []struct {
-		peer net.Addr
+		peer *peerConn
 		size int64
 		must bool
 		want bool

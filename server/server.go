@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -86,11 +87,12 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 		return nil, err
 	}
 	calls := callLog{log: cfg.Logger, all: cfg.LogCalls, slow: cfg.SlowCall, few: rate.NewLimiter(refusalsLogged, refusalsLogged)}
-	answers := &answers{maxBytes: cfg.MaxAnswerBytes, peers: make(map[net.Addr]int64)}
+	answers := &answers{maxBytes: cfg.MaxAnswerBytes, peers: make(map[*peerConn]int64)}
 	links := chain(cfg, calls, answers)
 	door := &door{
 		room: &room{maxCalls: int64(cfg.MaxCalls), maxBytes: cfg.MaxCallBytes}, line: newLine(cfg.ReceiveTimeout),
-		health: newLine(cfg.ReceiveTimeout), chain: joinUnary(links), calls: calls, observer: cfg.Observer, watches: make(map[net.Addr]int),
+		health: newLine(cfg.ReceiveTimeout), chain: joinUnary(links), calls: calls, observer: cfg.Observer,
+		callers: newCallers(cfg),
 	}
 	door.line.waited = cfg.Observer.Waited
 	door.health.places = healthPlaces
@@ -115,8 +117,8 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 			opts = append(opts, grpc.ChainStreamInterceptor(bypass(l.stream)))
 		}
 	}
-	if cfg.Credentials != nil {
-		opts = append(opts, grpc.Creds(cfg.Credentials))
+	if cfg.Certificates != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.Certificates.Server())))
 	}
 	if cfg.StatsHandler != nil {
 		opts = append(opts, grpc.StatsHandler(cfg.StatsHandler))

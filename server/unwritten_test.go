@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -28,8 +28,15 @@ func stalled(t *testing.T, p *rawPeer, extra ...string) uint32 {
 // TestEndsBeforeItsHandler ends calls in every way before their handler has run. Nothing is written then, and no error says
 // that it may have been. The log has no ERROR about it.
 func TestEndsBeforeItsHandler(t *testing.T) {
-	refuse := func(reason joboncev1.ErrorReason) error { return newProblem(reason, "no") }
+	var token, reader string
+	slow := callersOf(t, &token, "- {name: a, token_sha256: SUM, allow: [record], rate: 0.001}")
+	readers := callersOf(t, &reader, "- {name: a, token_sha256: SUM, allow: [read]}")
 	call := func(t *testing.T, _ *running, p *rawPeer) { p.call(t, recordPath, field(1, []byte("j"))) }
+	as := func(token *string) func(*testing.T, *running, *rawPeer) { // The body never comes.
+		return func(t *testing.T, _ *running, p *rawPeer) {
+			p.headers(t, recordPath, false, "authorization", "Bearer "+*token)
+		}
+	}
 	stall := func(t *testing.T, _ *running, p *rawPeer) { stalled(t, p) }
 	inLine := func(then func(t *testing.T, p *rawPeer, id uint32), extra ...string) func(*testing.T, *running, *rawPeer) {
 		return func(t *testing.T, s *running, p *rawPeer) {
@@ -50,14 +57,15 @@ func TestEndsBeforeItsHandler(t *testing.T) {
 		"metadata": {do: func(t *testing.T, _ *running, p *rawPeer) {
 			p.headers(t, recordPath, false, "x", strings.Repeat("x", maxMetadataBytes))
 		}, code: codes.InvalidArgument, reason: "INVALID_FIELD"},
-		"who": {door: func(d *door) {
-			d.who = func(ctx context.Context) (context.Context, error) {
-				return ctx, refuse(joboncev1.ErrorReason_ERROR_REASON_UNAUTHENTICATED)
+		"who": {cfg: Config{Callers: callersOf(t, nil, "- {name: a, token_sha256: SUM, allow: [record]}")}, do: call,
+			code: codes.Unauthenticated, reason: "UNAUTHENTICATED"},
+		"may": {cfg: Config{Callers: readers}, do: as(&reader), code: codes.PermissionDenied, reason: "PERMISSION_DENIED"},
+		"rate": {cfg: Config{Callers: slow}, door: func(*door) {
+			c, err := slow.Who(t.Context(), auth.Shown{Authorization: []string{"Bearer " + token}})
+			if err != nil || c.Wait(time.Now()) != 0 {
+				t.Fatal("the first call is refused", err)
 			}
-		}, do: call, code: codes.Unauthenticated, reason: "UNAUTHENTICATED"},
-		"rate": {door: func(d *door) {
-			d.rate = func(context.Context, string) error { return refuse(joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED) }
-		}, do: call, code: codes.ResourceExhausted, reason: "RATE_LIMITED"},
+		}, do: as(&token), code: codes.ResourceExhausted, reason: "RATE_LIMITED"},
 		"no room for the call":  {door: func(d *door) { d.room.calls = d.room.maxCalls }, do: call, code: codes.ResourceExhausted, reason: "OVERLOADED"},
 		"no room for its bytes": {cfg: Config{MaxCallBytes: reserved - 1}, do: call, code: codes.ResourceExhausted, reason: "OVERLOADED"},
 		"full line":             {door: func(d *door) { d.line.slots, d.line.places = 0, 0 }, do: call, code: codes.ResourceExhausted, reason: "OVERLOADED"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -26,6 +27,9 @@ type workService struct {
 // ClaimWork leases due jobs, and waits for some if there are none.
 func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
 	r, err := claimRequest(ctx, req)
+	if err == nil {
+		err = mayClaim(ctx)
+	}
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
@@ -60,6 +64,11 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 	waiting, cancel := context.WithTimeout(ctx, waitWithin(ctx, wait))
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
+	if caller := auth.CallerOf(ctx); caller != nil {
+		bound, release := caller.Bound(waiting)
+		defer release()
+		waiting = bound
+	}
 	w := s.bell.enter(r.Events)
 	defer s.bell.leave(w)
 	for {

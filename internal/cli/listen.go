@@ -18,10 +18,13 @@ import (
 // unixPrefix begins the address of a Unix socket, as gRPC writes it: unix:PATH or unix:///PATH.
 const unixPrefix = "unix:"
 
-// listen binds the address that the flag gives.
-func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+// privateSocket is the mode of a socket that only its owner can open.
+const privateSocket = 0o600
+
+// listen binds the address that the flag gives. A socket in the file system gets the mode.
+func listen(ctx context.Context, flag, address string, mode fs.FileMode) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		return listenUnix(flag, strings.TrimPrefix(path, "//"))
+		return listenUnix(flag, strings.TrimPrefix(path, "//"), mode)
 	}
 	host, port, err := net.SplitHostPort(address)
 	switch {
@@ -69,9 +72,9 @@ type unixListener struct {
 	close func() error
 }
 
-// listenUnix makes a socket that only its owner can use. One that a dead process has left is replaced; the lock beside it
+// listenUnix makes a socket. One that a dead process has left is replaced; the lock beside it
 // tells, and keeps two that start at the same time apart.
-func listenUnix(flag, path string) (_ net.Listener, err error) {
+func listenUnix(flag, path string, mode fs.FileMode) (_ net.Listener, err error) {
 	if path == "" {
 		return nil, usagef("%s %s names no path", flag, unixPrefix)
 	}
@@ -112,7 +115,7 @@ func listenUnix(flag, path string) (_ net.Listener, err error) {
 		return nil, err
 	}
 	lis.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(own, 0o600), os.Rename(own, path)); err != nil {
+	if err := errors.Join(os.Chmod(own, mode), os.Rename(own, path)); err != nil {
 		_ = lis.Close()
 		return nil, err
 	}

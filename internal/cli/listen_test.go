@@ -23,7 +23,7 @@ func TestListenNeedsAHost(t *testing.T) {
 		"unix:":   "--listen unix: names no path",
 		"unix://": "--listen unix: names no path",
 	} {
-		lis, err := listen(t.Context(), "--listen", address)
+		lis, err := listen(t.Context(), "--listen", address, privateSocket)
 		if err == nil {
 			t.Errorf("%q: listens on %v", address, lis.Addr())
 			lis.Close()
@@ -64,7 +64,7 @@ func listenTwice(t *testing.T, path string) {
 	results := make(chan net.Listener, 8)
 	for range cap(results) {
 		callers.Go(func() {
-			lis, err := listen(t.Context(), "--listen", "unix:"+path)
+			lis, err := listen(t.Context(), "--listen", "unix:"+path, privateSocket)
 			if err != nil {
 				if !strings.Contains(err.Error(), "another process does; stop it, or choose another --listen") {
 					t.Error(err)
@@ -115,7 +115,7 @@ func TestUnixSocket(t *testing.T) {
 	foreign, err := net.Listen("unix", path)
 	testenv.Must(t, err)
 	defer foreign.Close()
-	if lis, err := listen(t.Context(), "--listen", "unix:"+path); err == nil {
+	if lis, err := listen(t.Context(), "--listen", "unix:"+path, privateSocket); err == nil {
 		lis.Close()
 		t.Error("took a socket that somebody listens on")
 	}
@@ -126,13 +126,13 @@ func TestUnixSocket(t *testing.T) {
 	// Something else.
 	file := filepath.Join(dir, "file")
 	testenv.Must(t, os.WriteFile(file, []byte("precious"), 0o600))
-	if lis, err := listen(t.Context(), "--listen", "unix:"+file); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
+	if lis, err := listen(t.Context(), "--listen", "unix:"+file, privateSocket); err == nil || !strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("got %v, %v", lis, err)
 	}
 	if content, err := os.ReadFile(file); err != nil || string(content) != "precious" {
 		t.Errorf("the file is %q, %v", content, err)
 	}
-	if lis, err := listen(t.Context(), "--listen", "unix:"+filepath.Join(dir, strings.Repeat("x", 120))); err == nil || !strings.Contains(err.Error(), "too long") {
+	if lis, err := listen(t.Context(), "--listen", "unix:"+filepath.Join(dir, strings.Repeat("x", 120)), privateSocket); err == nil || !strings.Contains(err.Error(), "too long") {
 		t.Errorf("got %v, %v", lis, err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".jobonce-*")); len(left) > 0 {

@@ -25,7 +25,7 @@ func newOps(ctx context.Context, address string) (*ops, error) {
 	if address == "" {
 		return nil, nil
 	}
-	lis, err := listen(ctx, "--ops-listen", address)
+	lis, err := listen(ctx, "--ops-listen", address, privateSocket)
 	if err != nil {
 		return nil, err
 	}
@@ -57,6 +57,19 @@ func (o *ops) observe(batches *batch.Config, calls *server.Config) {
 	calls.Observer = o.metrics
 	calls.UnaryInterceptors = []grpc.UnaryServerInterceptor{o.metrics.UnaryInterceptor()}
 	calls.StreamInterceptors = []grpc.StreamServerInterceptor{o.metrics.StreamInterceptor()}
+}
+
+// watchExpiries shows when certificates and callers expire.
+func (o *ops) watchExpiries(s security) {
+	if o == nil {
+		return
+	}
+	if s.certificates != nil {
+		o.metrics.WatchCertificate(s.certificates.Expires)
+	}
+	if s.callers != nil {
+		o.metrics.WatchCallers(s.callers.Expiries)
+	}
 }
 
 // run serves until ctx ends. The service counts as ready until serving ends, as long as its store is.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,6 +27,8 @@ type serveConfig struct {
 	listen      string
 	opsListen   string
 	adminListen string // the old name of opsListen
+	listenMode  string
+	security    securityConfig
 	store       storeConfig
 	maxBody     config.IntRange
 	maxConns    config.IntRange
@@ -48,7 +51,8 @@ written, the service goes on without.
 		Example: `  jobonce serve
   jobonce serve --listen 127.0.0.1:0 --data-dir /var/lib/jobonce --log-format json
   jobonce serve --mongodb-uri 'mongodb://127.0.0.1:27017/?replicaSet=rs0' --ops-listen 127.0.0.1:9090
-  jobonce serve --mongodb-uri-file /run/secrets/mongodb-uri`,
+  jobonce serve --mongodb-uri-file /run/secrets/mongodb-uri
+  jobonce serve --listen 0.0.0.0:50051 --tls-cert tls.crt --tls-key tls.key --auth-file auth.yaml`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			relaxGC()
@@ -57,6 +61,9 @@ written, the service goes on without.
 				return err
 			}
 			if err := cfg.chooseOps(keys); err != nil {
+				return err
+			}
+			if err := cfg.security.check(); err != nil {
 				return err
 			}
 			return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -68,6 +75,7 @@ written, the service goes on without.
 
 func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	cfg := &serveConfig{
+		security:  newSecurityConfig(),
 		maxBody:   config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
 		maxConns:  config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
 		logLevel:  config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
@@ -76,7 +84,10 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	keys.SortFlags = false
 	keys.StringVar(&cfg.listen, "listen", defaultAddress, "`address` of the gRPC service: HOST:PORT, with port 0 one that the system chooses, and with\n"+
-		"host 0.0.0.0 or [::] on every interface; or unix:PATH, a socket for this user alone")
+		"host 0.0.0.0 or [::] on every interface, which needs --tls-cert, --tls-key and --auth-file; or\n"+
+		"unix:PATH, a socket for this user alone")
+	keys.StringVar(&cfg.listenMode, "listen-mode", "0600", "octal `mode` of the socket of unix:PATH, which says who can open it")
+	cfg.security.declare(keys)
 	cfg.store.declare(keys)
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
 		"without authentication; off when not given")
@@ -106,11 +117,22 @@ func (c *serveConfig) chooseOps(flags *pflag.FlagSet) error {
 // mistake changes nothing, and takes calls before the store is ready: they are told so.
 func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err error) {
 	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
-	lis, err := listen(ctx, "--listen", cfg.listen)
+	protected, err := cfg.security.open(logger)
+	if err != nil {
+		return err
+	}
+	mode, err := strconv.ParseUint(cfg.listenMode, 8, 9)
+	if err != nil {
+		return usagef("--listen-mode %s is not an octal mode, such as 0660", cfg.listenMode)
+	}
+	lis, err := listen(ctx, "--listen", cfg.listen, os.FileMode(mode))
 	if err != nil {
 		return err
 	}
 	defer lis.Close() // for when it does not come to serving
+	if err := cfg.security.checkListener(lis.Addr(), logger); err != nil {
+		return err
+	}
 	ops, err := newOps(ctx, cfg.opsListen)
 	if err != nil {
 		return err
@@ -124,7 +146,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
 	calls := server.Config{
 		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
-		StoreReady: store.ready,
+		StoreReady: store.ready, Certificates: protected.certificates, Callers: protected.callers,
 	}
 	ops.observe(&batches, &calls)
 	jobs := batch.New(store.Store, batches)
@@ -146,6 +168,11 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		defer stopOps()
 		return srv.Run(serving, lis)
 	})
+	group.Go(func() error {
+		protected.run(serving)
+		return nil
+	})
+	ops.watchExpiries(protected)
 	group.Go(func() error { return ops.run(opsCtx, serving, srv, jobs, store, logger) })
 	group.Go(func() error {
 		select {

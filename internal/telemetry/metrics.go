@@ -220,6 +220,37 @@ func (m *Metrics) WatchClock(offset func() time.Duration) {
 		func() float64 { return offset().Seconds() })
 }
 
+// WatchCertificate shows when the certificate of the listener expires. It may be called once.
+func (m *Metrics) WatchCertificate(expires func() time.Time) {
+	m.gauge("jobonce_tls_certificate_expiry_timestamp_seconds", "When the certificate that new connections get expires.",
+		func() float64 { return float64(expires().Unix()) })
+}
+
+// WatchCallers shows when callers expire. It may be called once.
+func (m *Metrics) WatchCallers(expiries func() map[string]time.Time) {
+	m.registry.MustRegister(callerExpiries{
+		expiries: expiries,
+		desc: prometheus.NewDesc("jobonce_caller_expiry_timestamp_seconds", "When the last credential of a caller expires.",
+			[]string{"caller"}, nil),
+	})
+}
+
+// callerExpiries are those of the callers that there are now.
+type callerExpiries struct {
+	expiries func() map[string]time.Time
+	desc     *prometheus.Desc
+}
+
+// Describe implements [prometheus.Collector].
+func (c callerExpiries) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
+
+// Collect implements [prometheus.Collector].
+func (c callerExpiries) Collect(metrics chan<- prometheus.Metric) {
+	for name, t := range c.expiries() {
+		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(t.Unix()), name)
+	}
+}
+
 func (m *Metrics) gauge(name, help string, value func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 }

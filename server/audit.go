@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path"
+
+	"google.golang.org/grpc"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// audit logs each change that a caller with the right to administer makes: who, what, which job, and what became of it.
+func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		resp, err := handler(ctx, req)
+		c := auth.CallerOf(ctx)
+		reads := isHealth(info.FullMethod) || info.FullMethod == joboncev1.IdempotencyService_GetJob_FullMethodName
+		if c == nil || !c.May(auth.Admin) || reads || errors.As(err, new(*refusal)) {
+			return resp, err
+		}
+		line := func(jobID, outcome string) {
+			log.LogAttrs(ctx, slog.LevelInfo, "audit", slog.String("caller", c.Name), slog.String("method", path.Base(info.FullMethod)),
+				slog.String("job_id", jobID), slog.String("outcome", outcome))
+		}
+		if err != nil {
+			line(named(req), outcomeOf(err))
+			return resp, err
+		}
+		switch resp := resp.(type) {
+		case *joboncev1.RecordDeliveryResponse:
+			line(resp.GetJob().GetJobId(), "OK")
+		case *joboncev1.BatchRecordDeliveriesResponse:
+			for i, r := range resp.GetResults() {
+				if e := r.GetError(); e != nil {
+					line(named(req.(*joboncev1.BatchRecordDeliveriesRequest).GetDeliveries()[i]), reasonName(e.GetReason()))
+				} else {
+					line(r.GetResponse().GetJob().GetJobId(), "OK")
+				}
+			}
+		case *joboncev1.BatchChangeLeasesResponse:
+			for i, r := range resp.GetResults() {
+				outcome := "OK"
+				if e := r.GetError(); e != nil {
+					outcome = reasonName(e.GetReason())
+				}
+				line(changed(req.(*joboncev1.BatchChangeLeasesRequest).GetChanges()[i]), outcome)
+			}
+		case *joboncev1.ClaimWorkResponse:
+			for _, j := range resp.GetJobs() {
+				line(j.GetJob().GetJobId(), "OK")
+			}
+		default:
+			line(named(req), "OK")
+		}
+		return resp, err
+	}
+}
+
+// named is the job that a request names, empty when it names none.
+func named(req any) string {
+	if r, ok := req.(interface{ GetJobId() string }); ok {
+		return clip(r.GetJobId(), job.MaxJobIDBytes)
+	}
+	return ""
+}
+
+// changed is the job of a change.
+func changed(c *joboncev1.LeaseChange) string {
+	switch c := c.GetChange().(type) {
+	case *joboncev1.LeaseChange_Renew:
+		return named(c.Renew)
+	case *joboncev1.LeaseChange_Complete:
+		return named(c.Complete)
+	case *joboncev1.LeaseChange_Release:
+		return named(c.Release)
+	}
+	return ""
+}
+
+func outcomeOf(err error) string {
+	var p *problem
+	if errors.As(err, &p) {
+		return reasonName(p.reason)
+	}
+	return "UNKNOWN"
+}

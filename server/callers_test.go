@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// callersOf makes an authority of entries in which each SUM stands for a token of its own, the last of which it tells.
+func callersOf(t testing.TB, token *string, entries string) *auth.Authority {
+	t.Helper()
+	for strings.Contains(entries, "SUM") {
+		made, sum := auth.NewToken()
+		if token != nil {
+			*token = made
+		}
+		entries = strings.Replace(entries, "SUM", sum, 1)
+	}
+	return authority(t, auth.Config{}, entries)
+}
+
+func authority(t testing.TB, cfg auth.Config, entries string) *auth.Authority {
+	t.Helper()
+	cfg.File, cfg.Logger = testenv.WriteFile(t, t.TempDir(), "auth.yaml", []byte("callers:\n"+entries+"\n...\n")), testenv.Logger(t)
+	a, err := auth.Open(cfg)
+	testenv.Must(t, err)
+	return a
+}
+
+// as is a context whose calls show the token.
+func as(ctx context.Context, token string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+}
+
+// TestCallersJobs tries calls about jobs that are the caller's, and others; the answers say nothing about those.
+func TestCallersJobs(t *testing.T) {
+	var token string
+	jobs := new(memoryJobs)
+	s := start(t, Config{Callers: callersOf(t, &token, "- {name: shop, token_sha256: SUM, allow: [record: [untracked, queued], work, read], job_id_prefix: 'shop:'}")}, jobs)
+	work := joboncev1.NewWorkServiceClient(s.conn)
+	ctx := as(t.Context(), token)
+	lease := durationpb.New(time.Minute)
+	for _, id := range []string{"shop:1", "bank:1"} { // bank:1 is there, bank:2 is not
+		d, err := job.Input{JobID: id}.Delivery(10)
+		testenv.Must(t, err)
+		if o := jobs.RecordOne(t.Context(), d); o.Err != nil {
+			t.Fatal(o.Err)
+		}
+	}
+	calls := map[string]func(id string) error{
+		"record": func(id string) error {
+			_, err := s.RecordDelivery(ctx, &joboncev1.RecordDeliveryRequest{JobId: id})
+			return err
+		},
+		"record by body": func(id string) error {
+			_, err := s.RecordDelivery(ctx, text("", `{"job_id":"`+id+`"}`))
+			return err
+		},
+		"record in a batch": func(id string) error {
+			resp, err := s.BatchRecordDeliveries(ctx, &joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{{JobId: "shop:3"}, {JobId: id}}})
+			if err != nil || resp.GetResults()[0].GetError() != nil {
+				return fmt.Errorf("the batch failed: %v %v", err, resp)
+			}
+			e := resp.GetResults()[1].GetError()
+			return status.Error(codes.Code(e.GetCode()), e.GetMessage())
+		},
+		"get": func(id string) error { _, err := s.GetJob(ctx, &joboncev1.GetJobRequest{JobId: id}); return err },
+		"renew": func(id string) error {
+			_, err := work.RenewLease(ctx, &joboncev1.RenewLeaseRequest{JobId: id, LeaseToken: "t", LeaseDuration: lease})
+			return err
+		},
+		"complete": func(id string) error {
+			_, err := work.CompleteWork(ctx, &joboncev1.CompleteWorkRequest{JobId: id, LeaseToken: "t"})
+			return err
+		},
+		"release": func(id string) error {
+			_, err := work.ReleaseWork(ctx, &joboncev1.ReleaseWorkRequest{JobId: id, LeaseToken: "t"})
+			return err
+		},
+		"change in a batch": func(id string) error {
+			resp, err := work.BatchChangeLeases(ctx, &joboncev1.BatchChangeLeasesRequest{Changes: []*joboncev1.LeaseChange{{Change: &joboncev1.LeaseChange_Complete{
+				Complete: &joboncev1.CompleteWorkRequest{JobId: id, LeaseToken: "t"}}}}})
+			if err != nil {
+				return err
+			}
+			e := resp.GetResults()[0].GetError()
+			return status.Error(codes.Code(e.GetCode()), e.GetMessage())
+		},
+	}
+	for name, call := range calls {
+		if err := call("shop:1"); status.Code(err) == codes.PermissionDenied {
+			t.Errorf("%s: %v", name, err)
+		}
+		there, absent := call("bank:1"), call("bank:2")
+		if status.Code(there) != codes.PermissionDenied || there.Error() != absent.Error() {
+			t.Errorf("%s: %v, and of a job that there is not %v", name, there, absent)
+		}
+	}
+	if records, _ := jobs.size(); records != 3 {
+		t.Errorf("%d records", records)
+	}
+	for name, err := range map[string]error{
+		"body": func() error {
+			_, err := s.GetJob(ctx, &joboncev1.GetJobRequest{JobId: "shop:1", View: joboncev1.JobView_JOB_VIEW_FULL})
+			return err
+		}(),
+		"leased": func() error {
+			_, err := s.RecordDelivery(ctx, &joboncev1.RecordDeliveryRequest{JobId: "shop:4", WorkMode: joboncev1.WorkMode_WORK_MODE_LEASED, LeaseDuration: lease})
+			return err
+		}(),
+		"claim of any job": func() error {
+			_, err := work.ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: lease})
+			return err
+		}(),
+	} {
+		if status.Code(err) != codes.PermissionDenied || details(t, err).reason != "PERMISSION_DENIED" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestStrangersHealth: strangers may ask for health, not too many at a time; callers always may.
+func TestStrangersHealth(t *testing.T) {
+	var token string
+	s := start(t, Config{Callers: callersOf(t, &token, "- {name: a, token_sha256: SUM, allow: [record]}")}, new(memoryJobs))
+	c := s.server.door.callers
+	health := grpc_health_v1.NewHealthClient(s.conn)
+	check := func(ctx context.Context) codes.Code {
+		_, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		return status.Code(err)
+	}
+	watch := func(ctx context.Context) codes.Code {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		w, err := health.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+		testenv.Must(t, err)
+		_, err = w.Recv()
+		return status.Code(err)
+	}
+	wrong := as(t.Context(), "wrong")
+	for _, ctx := range []context.Context{t.Context(), wrong, as(t.Context(), token)} {
+		if check(ctx) != codes.OK || watch(ctx) != codes.OK {
+			t.Error("health is refused")
+		}
+	}
+	eventually(t, "watches count", func() bool { return c.watches.Load() == 0 && c.checks.Load() == 0 })
+	c.checks.Store(maxStrangerChecks)
+	c.watches.Store(maxStrangerWatches)
+	for _, ctx := range []context.Context{t.Context(), wrong} {
+		if got := check(ctx); got != codes.ResourceExhausted {
+			t.Errorf("check: %v", got)
+		}
+		if got := watch(ctx); got != codes.Unimplemented {
+			t.Errorf("watch: %v", got)
+		}
+	}
+	if ctx := as(t.Context(), token); check(ctx) != codes.OK || watch(ctx) != codes.OK {
+		t.Error("a caller is refused")
+	}
+}
+
+// TestTiresomePeers: a connection that is refused all the time is closed, but not while it has a good call under way, nor
+// one whose calls are good now and then.
+func TestTiresomePeers(t *testing.T) {
+	var token string
+	hold, held := make(chan struct{}), make(chan struct{}, 1)
+	s := start(t, Config{Callers: callersOf(t, &token, "- {name: a, token_sha256: SUM, allow: [read]}")}, &memoryJobs{onGet: func(context.Context) error {
+		held <- struct{}{}
+		<-hold
+		return nil
+	}})
+	good := []string{"authorization", "Bearer " + token}
+	get := field(1, []byte("j"))
+	p := dial(t, s.conn.Target())
+	for range maxRefusals - 1 {
+		p.headers(t, getPath, false)
+		wantStatus(t, p, codes.Unauthenticated)
+	}
+	under := p.headers(t, getPath, false, good...)
+	p.send(t, under, true, append(prefix(0, len(get)), get...))
+	<-held
+	for range 2 {
+		p.headers(t, recordPath, false, good...)
+		wantStatus(t, p, codes.PermissionDenied)
+	}
+	time.Sleep(3 * closeDelay)
+	close(hold)
+	wantStatus(t, p, codes.NotFound)
+	for range maxRefusals {
+		p.headers(t, "/no.such/Method", false)
+		wantStatus(t, p, codes.Unauthenticated)
+	}
+	eventually(t, "the connection stays", func() bool { return p.WritePing(false, [8]byte{}) != nil })
+}
