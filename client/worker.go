@@ -145,7 +145,7 @@ func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRe
 	pauses := backoff.ExponentialBackOff{
 		InitialInterval: time.Second, MaxInterval: 30 * time.Second, Multiplier: 2, RandomizationFactor: 0.5,
 	}
-	for {
+	for unknown := false; ; {
 		n, wait := s.room(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -157,7 +157,8 @@ func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRe
 		asked := time.Now()
 		resp, sent, err := w.c.claimWork(ctx, req)
 		s.add(resp.GetJobs(), sent)
-		if err == nil || !err.OutcomeUnknown {
+		// A refusal tells of its own call alone.
+		if unknown = err != nil && (unknown || err.OutcomeUnknown); !unknown {
 			req.RequestId = ""
 		}
 		var pause time.Duration

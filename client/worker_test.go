@@ -246,6 +246,46 @@ func TestWorkerOutlastsOutage(t *testing.T) {
 	})
 }
 
+// Whatever a claim was granted whose answer was lost is asked for again, also when the service refuses claims meanwhile.
+func TestWorkerRecoversClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, refusal := range map[string]error{"lost": unknown, "overloaded": overloaded, "unavailable": unavailable} {
+			s := startService(t)
+			c := s.client(t, client.WithoutRetry())
+			queue(t, c, "j")
+			var claims atomic.Int64
+			s.through(func(ctx context.Context, method string, req any, handler grpc.UnaryHandler) (any, error) {
+				if method != claimRPC {
+					return handler(ctx, req)
+				}
+				switch claims.Add(1) {
+				case 1:
+					_, _ = handler(ctx, req)
+					return nil, unknown
+				case 2, 3:
+					return nil, refusal
+				}
+				return handler(ctx, req)
+			})
+			attempts := make(chan int32, 1)
+			r := startWorker(t, c, client.WorkerConfig{Lease: time.Hour}, func(_ context.Context, w *client.Work) error {
+				attempts <- w.Job.GetWork().GetAttempts()
+				return nil
+			})
+			select {
+			case n := <-attempts:
+				if n != 1 {
+					t.Errorf("%s: attempt %d", name, n)
+				}
+			case <-time.After(30 * time.Minute):
+				t.Errorf("%s: the lease is held by nobody", name)
+			}
+			r.stop()
+			testenv.Must(t, <-r.result)
+		}
+	})
+}
+
 // An empty answer before its time does not make the worker ask in a frenzy.
 func TestWorkerDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
