@@ -3,6 +3,7 @@ package mongostore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,7 +42,11 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 	defer endSession()
 	pending := make([]copying, len(records))
 	for i := range records {
-		pending[i] = copying{record: &records[i], embed: s.embedding()}
+		r, embed := &records[i], s.embedding()
+		if sum := sha256.Sum256([]byte(r.Body.Data)); string(sum[:]) != r.Fingerprint {
+			embed = min(embed, besideText) // It was edited, and nobody could tell that its document gives it back.
+		}
+		pending[i] = copying{record: r, embed: embed}
 	}
 	slices.SortFunc(pending, func(a, b copying) int { return cmp.Compare(a.record.JobID, b.record.JobID) })
 	for t := s.newTries(ctx); len(pending) > 0; {

@@ -103,6 +103,20 @@ func TestCopyKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
+// TestCopyKeepsEditedBodies: a body that somebody has changed in the file comes back as it stands there.
+func TestCopyKeepsEditedBodies(t *testing.T) {
+	s := open(t, mongostore.Options{URI: testenv.MongoURI(t), Database: testenv.Database(t)})
+	records := copiedRecords(t)[6:9] // whose fingerprint stays that of another body
+	for i, body := range []string{`{"a": 1.0}`, "{\"a\":\"\\u00fc\"}\n", `{"a":1}`} {
+		records[i].Body = bodyOf(body)
+	}
+	wantCopied(t, s, records, 3, 0)
+	wantCopied(t, s, records, 0, 3)
+	for _, want := range records {
+		wantGet(t, s, want.JobID, want.Body.Data, false)
+	}
+}
+
 // TestCopyUnderFaults: whatever happens on the way, all is there in the end, once.
 func TestCopyUnderFaults(t *testing.T) {
 	for name, fault := range map[string]wireproxy.Fault{
