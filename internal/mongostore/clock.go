@@ -220,18 +220,6 @@ func (s *Store) now() time.Time {
 	return now
 }
 
-// grantTime waits for a time by which a lease may be granted.
-func (s *Store) grantTime(ctx context.Context) (time.Time, error) {
-	for {
-		if now, known := s.time(); known {
-			return now, nil
-		}
-		if err := s.timed(ctx); err != nil {
-			return time.Time{}, err
-		}
-	}
-}
-
 // told is work as its holder and others are told of it: what a clock that was ahead has set will be measured anew, so nobody
 // may count on more than that leaves.
 func (s *Store) told(w job.Work) job.Work {
