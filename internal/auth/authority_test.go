@@ -14,8 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/jobonce/jobonce/internal/testenv"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // file is an auth file with these entries.
 func file(entries string) []byte { return []byte("callers:\n" + entries + "\n...\n") }

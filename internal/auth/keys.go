@@ -230,7 +230,7 @@ func (s *knownKeys) VerifySignature(_ context.Context, token string) ([]byte, er
 
 // issuerTransport bounds the issuer's answers, and shows it a token where it wants to know who asks.
 type issuerTransport struct {
-	http.RoundTripper
+	*http.Transport
 	tokenFile string
 }
 
@@ -244,7 +244,7 @@ func (t issuerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	resp, err := t.RoundTripper.RoundTrip(req)
+	resp, err := t.Transport.RoundTrip(req)
 	if err == nil {
 		resp.Body = struct {
 			io.Reader
