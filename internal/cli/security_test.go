@@ -4,8 +4,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -189,6 +192,9 @@ func TestSecretsStayInside(t *testing.T) {
 		_, body := p.get(page)
 		said.WriteString(body)
 	}
+	serverKey, err := os.ReadFile(in("tls.key"))
+	testenv.Must(t, err)
+	said.WriteString(crash(t, p))
 	for _, file := range []string{"auth.yaml", "tls.key"} { // The secrets in the wrong files.
 		testenv.WriteFile(t, p.dir, file, []byte("callers:\n- {name: "+p.token+", token_sha256: "+p.token+"}\n...\n"))
 		_, stdout, stderr := run("serve", "--data-dir", in("data"), "--auth-file", in("auth.yaml"), "--tls-cert", in("tls.crt"), "--tls-key", in("tls.key"))
@@ -198,10 +204,30 @@ func TestSecretsStayInside(t *testing.T) {
 	said.WriteString(p.logged())
 	key, err := os.ReadFile(in("client.key"))
 	testenv.Must(t, err)
-	for _, secret := range []string{p.token, other, strings.Split(string(key), "\n")[1]} {
+	for _, secret := range []string{p.token, other, strings.Split(string(key), "\n")[1], strings.Split(string(serverKey), "\n")[1]} {
 		if strings.Contains(said.String(), secret) {
 			i := strings.Index(said.String(), secret)
 			t.Errorf("a secret is told: …%s…", said.String()[max(0, i-100):i+10])
 		}
 	}
+}
+
+// crash ends another service of the same files, to which a call was made, as a fault of the program does, and returns what can
+// be seen of it: in the list of processes, and what it says.
+func crash(t *testing.T, p *protected) string {
+	t.Helper()
+	in := func(name string) string { return filepath.Join(p.dir, name) }
+	process, err := startServe(p.dir, nil, "--listen", "127.0.0.1:0", "--data-dir", "other", "--auth-file", in("auth.yaml"),
+		"--tls-cert", in("tls.crt"), "--tls-key", in("tls.key"), "--tls-client-ca", in("clients.crt"))
+	testenv.Must(t, err)
+	if code, _, stderr := run("record", "--job-id", "shop:1", "--token-file", in("token"), "--ca-cert", in("ca.crt"), "--server", process.addr); code != 0 {
+		t.Errorf("record: exit code %d: %s", code, stderr)
+	}
+	listed, err := exec.Command("ps", "-ww", "-o", "args=", "-p", strconv.Itoa(process.Pid)).Output()
+	testenv.OK(t, err)
+	testenv.OK(t, process.Cmd.Process.Signal(syscall.SIGQUIT))
+	if err := process.Wait(); err == nil || !strings.Contains(process.Log.String(), "goroutine ") {
+		t.Errorf("it has not crashed: %v: %s", err, &process.Log)
+	}
+	return string(listed) + process.Log.String()
 }
