@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,4 +205,36 @@ func TestTiresomePeers(t *testing.T) {
 		wantStatus(t, p, codes.Unauthenticated)
 	}
 	eventually(t, "the connection stays", func() bool { return p.WritePing(false, [8]byte{}) != nil })
+}
+
+// TestAudit: each change of a caller that may administer is a line, also within batches; reads, refusals and others' are not.
+func TestAudit(t *testing.T) {
+	var admin string
+	s := start(t, Config{Callers: callersOf(t, &admin, "- {name: root, token_sha256: SUM, allow: [admin, record, work]}")}, new(memoryJobs))
+	work := joboncev1.NewWorkServiceClient(s.conn)
+	ctx := as(t.Context(), admin)
+	for _, call := range []func() error{
+		func() error { _, err := s.RecordDelivery(ctx, text("", `{"job_id":"a"}`)); return err },
+		func() error {
+			_, err := s.BatchRecordDeliveries(ctx, &joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{{JobId: "b"}, {JobId: "c", RequestId: "c"}}})
+			return err
+		},
+		func() error { _, err := s.GetJob(ctx, &joboncev1.GetJobRequest{JobId: "a"}); return err },
+	} {
+		testenv.OK(t, call())
+	}
+	if _, err := work.CompleteWork(ctx, &joboncev1.CompleteWorkRequest{JobId: "a"}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("complete: %v", err)
+	}
+	if _, err := s.RecordDelivery(t.Context(), text("d", "{}")); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("refused: %v", err)
+	}
+	var got []string
+	for _, line := range s.log.lines(t, "audit") {
+		got = append(got, fmt.Sprintf("%v %v %v %v", line["caller"], line["method"], line["job_id"], line["outcome"]))
+	}
+	want := []string{"root RecordDelivery a OK", "root BatchRecordDeliveries b OK", "root BatchRecordDeliveries c INVALID_FIELD", "root CompleteWork a INVALID_FIELD"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the log has\n%s", strings.Join(got, "\n"))
+	}
 }
