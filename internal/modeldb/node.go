@@ -62,5 +62,5 @@ func (n *node) elect(keep bool) {
 
 // electionID grows with the term.
 func (n *node) electionID() bson.ObjectID {
-	return bson.ObjectID{0: 0x7f, 1: 0xff, 2: 0xff, 3: 0xff, 11: byte(n.term)}
+	return bson.ObjectID{0: 0x7f, 1: 0xff, 2: 0xff, 3: 0xff, 9: byte(n.term >> 16), 10: byte(n.term >> 8), 11: byte(n.term)}
 }

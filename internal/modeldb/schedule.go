@@ -10,17 +10,33 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
+// Snapshot is what a database holds at one moment.
+type Snapshot struct{ *data }
+
+// Snapshot is what the primary has.
+func (s *Server) Snapshot() Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Snapshot{s.node.latest()}
+}
+
+// Restore makes the database hold what it did, committed, as if nothing had been asked of it since. The times of the logical
+// clock and the elections go on. No command may be under way.
+func (s *Server) Restore(to Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.node.log, s.node.committed = nil, 0
+	s.node.append(&data{to.collections, map[string]retry{}}) // what ended before is not repeated any more
+	s.behind, s.numbers, s.told, s.sessions = map[int]entry{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
+}
+
 // Hold makes the commands of the store's callers wait for [Server.Answer], or lets them go on by themselves again, those
 // that wait already too.
 func (s *Server) Hold(hold bool) {
 	s.mu.Lock()
 	s.held = hold
 	waiting := s.calls
-	if hold {
-		// What ended before is not repeated any more.
-		s.node.append(&data{s.node.latest().collections, map[string]retry{}})
-		s.node.commit()
-	} else {
+	if !hold {
 		s.calls = nil
 		s.behind = map[int]entry{}
 	}

@@ -107,6 +107,9 @@ type Call struct {
 	From, To int
 	// Nows are the times that the store's clock may have told it; those of an unknown one go on to the history's end.
 	Nows []time.Time
+	// straddles is set for a claim that got nothing. It looks at what its request holds and at what is due, one after the
+	// other: a lease that ran out or was given back in between was neither.
+	straddles bool
 }
 
 // Explain looks for an order of the calls on one job that explains their answers and leads to the record as it is in the
@@ -114,11 +117,21 @@ type Call struct {
 func Explain(calls []Call, end *job.Record) error {
 	x := explanation{calls: slices.Clone(calls), end: end, tried: map[tried]bool{}}
 	for _, c := range calls {
-		if !c.Unknown && len(c.Nows) > 1 {
-			// Its own lease may have run out before it was answered, and it got another one.
-			c.Unknown = true
-			x.calls = append(x.calls, c)
+		// Its own lease may have run out before it was answered, and it got another one.
+		c.Unknown = true
+		for range len(c.Nows) - 1 {
+			if c.grants() {
+				x.calls = append(x.calls, c)
+			}
 		}
+	}
+	for i, c := range x.calls {
+		_, claims := c.Op.op.(refClaim)
+		x.calls[i].straddles = claims && !c.Unknown && c.Answer.refAnswer == (refAnswer{}) &&
+			(len(c.Nows) > 1 || slices.ContainsFunc(calls, func(o Call) bool {
+				_, unclaims := o.Op.op.(refUnclaim)
+				return unclaims && o.From < c.To && (o.Unknown || o.To > c.From)
+			}))
 	}
 	if x.search(refJob{}, 1<<len(x.calls)-1) {
 		return nil
@@ -138,6 +151,17 @@ func Explain(calls []Call, end *job.Record) error {
 		fmt.Fprintf(&b, "\n  in the end: %+v", endOf(end, &refJob{}))
 	}
 	return errors.New(b.String())
+}
+
+// grants tells whether the call may be granted a lease.
+func (c *Call) grants() bool {
+	switch op := c.Op.op.(type) {
+	case refRecord:
+		return op.mode == job.ModeLeased
+	case refClaim:
+		return true
+	}
+	return false
 }
 
 type explanation struct {
@@ -181,8 +205,7 @@ func (x *explanation) search(j refJob, left uint) bool {
 
 // outcomes are what the call may have made of a job.
 func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
-	if _, is := c.Op.op.(refClaim); is && !c.Unknown && len(c.Nows) > 1 && c.Answer.refAnswer == (refAnswer{}) {
-		// It looks at what it holds and at what is due, one after the other. A lease that ran out in between was neither.
+	if c.straddles {
 		out = append(out, j)
 	}
 	for _, now := range c.Nows {

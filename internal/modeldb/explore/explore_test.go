@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/modeldb"
@@ -21,6 +22,7 @@ type exploration struct {
 	path []turn
 	// visited are the states that were met, with the schedule that led there first and the faults that were left.
 	visited map[[32]byte]visit
+	runs    int
 	result  result
 }
 
@@ -51,49 +53,69 @@ type result struct {
 func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found int) result {
 	began := time.Now()
 	x := &exploration{t: t, scenario: s, kind: kind, faults: faults, visited: map[[32]byte]visit{}, result: result{Outcomes: map[string]int{}}}
-	for more := true; more && found > 0; more = x.next() {
-		pruned, depth, known := false, 0, schedule(nil)
-		outcome, err := run(t, s, kind, func(w *world, events []happening) int {
-			defer func() { depth++ }()
-			if depth < len(x.path) {
-				return x.again(depth, events)
-			}
-			left := faults
-			if depth > 0 {
-				left = x.path[depth-1].after()
-			}
-			if depth > 0 && len(events) > 0 {
-				key := w.key()
-				if was, met := x.visited[key]; met && was.left >= left {
-					pruned = true
-					known = was.schedule
-					return -1
+	for more := true; more && found > 0; {
+		var checks []func()
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, s, kind)
+			defer w.close()
+			for ; more && found > 0 && w.young(); more = x.next() {
+				same, outcome, err := x.one(w)
+				x.runs++
+				switch schedule := x.schedule(); {
+				case same != nil:
+					if x.result.Pruned++; x.result.Pruned%checkEvery == 0 {
+						checks = append(checks, func() { x.check(same, schedule) })
+					}
+				case x.runs%checkEvery == 0:
+					checks = append(checks, func() { x.checkNew(schedule, outcome) })
+					fallthrough
+				default:
+					x.result.Schedules++
+					x.result.Outcomes[plain(outcome)]++
+					if err != nil {
+						found--
+						if x.result.Found == nil || len(schedule) < len(x.result.Found) {
+							x.result.Found, x.result.Problem = schedule, fmt.Sprintf("%v\n%s", err, outcome)
+						}
+					}
 				}
-				x.visited[key] = visit{x.schedule(), left}
 			}
-			x.path = append(x.path, newTurn(events, left))
-			return x.path[depth].chosen
 		})
-		if pruned {
-			if x.result.Pruned++; x.result.Pruned%checkEvery == 0 {
-				x.check(known, x.schedule())
-			}
-			continue
-		}
-		x.result.Schedules++
-		x.result.Outcomes[plain(outcome)]++
-		if err != nil {
-			found--
-			if x.result.Found == nil || len(x.schedule()) < len(x.result.Found) {
-				x.result.Found, x.result.Problem = x.schedule(), fmt.Sprintf("%v\n%s", err, outcome)
-			}
+		for _, check := range checks {
+			check()
 		}
 	}
 	x.result.Seconds = time.Since(began).Seconds()
 	return x.result
 }
 
-// checkEvery is how many runs that met a state again are given up for one that is not.
+// one runs the next schedule. When it comes to a state that was met before, it is given up, and same is the schedule that led
+// there.
+func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
+	depth := 0
+	outcome, err = w.run(func(w *world, events []happening) int {
+		depth++
+		if depth <= len(x.path) {
+			return x.again(depth-1, events)
+		}
+		left := x.faults
+		if depth > 1 {
+			left = x.path[depth-2].after()
+			key := w.key()
+			if was, met := x.visited[key]; met && was.left >= left {
+				same = was.schedule
+				return -1
+			}
+			x.visited[key] = visit{x.schedule(), left}
+		}
+		x.path = append(x.path, newTurn(events, left))
+		return 0
+	})
+	return same, outcome, err
+}
+
+// checkEvery is how many runs that met a state again are given up for one that is not, and of how many runs one is repeated
+// with new clients.
 const checkEvery = 50
 
 func newTurn(events []happening, left int) turn {
@@ -154,10 +176,28 @@ func (x *exploration) check(a, b schedule) {
 	}
 }
 
+// checkNew runs a schedule with new clients, which must come to the same.
+func (x *exploration) checkNew(s schedule, outcome string) {
+	x.result.Checked++
+	if again, err := replay(x.t, x.scenario, x.kind, s, quietly); plain(again) != plain(outcome) {
+		panic(fmt.Sprintf("%s: with new clients, the schedule %v comes to\n%s%v\nand before it came to\n%s", x.scenario.name, s, again, err, outcome))
+	}
+}
+
 // replay runs a schedule, and then on to the end with whatever comes first. It says what happens.
 func replay(t *testing.T, s scenario, kind modeldb.Deployment, schedule schedule, say func(format string, args ...any)) (outcome string, err error) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, s, kind)
+		defer w.close()
+		outcome, err = w.run(follow(schedule, say))
+	})
+	return outcome, err
+}
+
+// follow chooses what a schedule says, and then whatever comes first.
+func follow(schedule schedule, say func(format string, args ...any)) func(*world, []happening) int {
 	depth := 0
-	return run(t, s, kind, func(_ *world, events []happening) int {
+	return func(_ *world, events []happening) int {
 		i := 0
 		if depth < len(schedule) {
 			i = slices.IndexFunc(events, func(e happening) bool { return e.name == schedule[depth] })
@@ -168,7 +208,7 @@ func replay(t *testing.T, s scenario, kind modeldb.Deployment, schedule schedule
 		}
 		say("%-22s %s", events[i].name, events[i].about)
 		return i
-	})
+	}
 }
 
 func quietly(string, ...any) {}

@@ -2,6 +2,7 @@ package explore_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -17,6 +18,8 @@ type happening struct {
 	about string
 	// fault is set for what counts against the bound of faults.
 	fault bool
+	// hurts is set for what may cost a client its connections.
+	hurts bool
 	do    func(w *world)
 }
 
@@ -70,12 +73,12 @@ func (w *world) events() (events []happening) {
 	if w.lapses == 0 && len(w.nows) <= 2 {
 		events = append(events, happening{name: "lapse", about: "the clock moves past a lease", fault: true, do: (*world).lapse})
 	}
-	for _, c := range w.callers {
+	for _, c := range w.play.callers {
 		w.mu.Lock()
 		stays := !c.over && !c.left
 		w.mu.Unlock()
 		if stays {
-			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, do: func(w *world) {
+			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, do: func(w *world) {
 				c.left = true
 				w.saw(c.number%len(w.stores), "left", c.number)
 				c.leave()
@@ -85,7 +88,7 @@ func (w *world) events() (events []happening) {
 	if w.kind == modeldb.ReplicaSet {
 		for i := range w.stores {
 			if !w.db.Behind(i) && !w.db.Pending() {
-				events = append(events, happening{name: fmt.Sprintf("%c-deposed", 'A'+i), fault: true, about: "the primary that the store knows is deposed, and knows it not",
+				events = append(events, happening{name: fmt.Sprintf("%c-deposed", 'A'+i), fault: true, hurts: true, about: "the primary that the store knows is deposed, and knows it not",
 					do: func(w *world) { w.db.Depose(i) }})
 			}
 		}
@@ -97,6 +100,7 @@ func (w *world) events() (events []happening) {
 func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
 	h := happening{name: name, about: c.Name, fault: f != modeldb.Fault{}}
 	if h.fault {
+		h.hurts = !slices.Contains([]modeldb.Kind{modeldb.ItemFailed, modeldb.ConcernFailed, modeldb.Refused}, f.Kind)
 		h.name, h.about = name+"-"+f.String(), c.Name+": "+f.String()
 	}
 	h.do = func(w *world) {

@@ -54,10 +54,17 @@ func scenarios() []scenario {
 			callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record, of a lapsed lease, one request", before: leased, lapsed: true,
 			callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
-		{name: "record × record, of two jobs", jobs: []string{"a", "b"}, callers: callers{
+		{name: "record × record, of two jobs, untracked", jobs: []string{"a", "b"}, callers: callers{
+			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeUntracked), "a", "b") },
+			func(c *caller) { c.together(storetest.RecordOp("two", job.ModeUntracked), "a", "b") }}},
+		{name: "record × record, of two jobs, leased", long: true, jobs: []string{"a", "b"}, callers: callers{
 			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeLeased), "a", "b") },
 			func(c *caller) { c.together(storetest.RecordOp("two", job.ModeLeased), "a", "b") }}},
 		{name: "record × record, in one store", shared: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "record × record × record, leased", long: true, callers: callers{
+			record("one", job.ModeLeased), record("two", job.ModeLeased), record("one", job.ModeLeased)}},
+		{name: "record × record × record, untracked", long: true, callers: callers{
+			record("one", job.ModeUntracked), record("two", job.ModeUntracked), record("two", job.ModeUntracked)}},
 		{name: "record twice", callers: callers{func(c *caller) {
 			c.do(storetest.RecordOp("one", job.ModeLeased))
 			c.do(storetest.RecordOp("one", job.ModeLeased))
@@ -71,6 +78,7 @@ func scenarios() []scenario {
 		{name: "claim × claim, one request", before: queued, callers: callers{claim("one"), claim("one")}},
 		{name: "claim × claim, in one store", shared: true, before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{claim("one"), claim("two")}},
+		{name: "record × claim × claim", long: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two"), claim("three")}},
 		{name: "claim twice", before: queued, callers: callers{func(c *caller) { c.claim("one"); c.claim("one") }}},
 		{name: "claim × complete by another", before: queued, callers: callers{
 			func(c *caller) {

@@ -9,20 +9,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jobonce/jobonce/internal/modeldb"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // TestScenarios runs every schedule of every scenario: without faults, when all calls succeed; with one fault; and the core
-// ones with two. In the long form all with two, and three callers. It prints what it did, and holds the outcomes to those
-// that were known.
+// ones with two, on a replica set. In the long form all with two, and three callers with one. It prints what it did, and holds the outcomes to
+// those that were known.
 func TestScenarios(t *testing.T) {
 	began := time.Now()
 	var tasks []task
 	for _, s := range scenarios() {
 		for _, kind := range deployments {
-			most := 0
-			if s.core || testenv.Long() {
-				most = 1
+			most := 1
+			if s.core && kind == modeldb.ReplicaSet || testenv.Long() && !s.long {
+				most = 2
 			}
 			for faults := range most + 1 {
 				if !s.long || testenv.Long() {

@@ -25,8 +25,8 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
-// world is one run of a scenario, in a bubble: a database, stores with clients of their own, and callers. It stands still
-// until a command is answered or something else happens.
+// world is a database and stores with clients of their own, in a bubble. A scenario is run in it again and again, for as long
+// as it is young: opening the stores takes most of the time otherwise.
 type world struct {
 	scenario
 	t      *testing.T
@@ -34,6 +34,21 @@ type world struct {
 	db     *modeldb.Server
 	clock  *testenv.Clock
 	stores []*mongostore.Store
+	born   time.Time
+	runs   int
+	// What a run begins with: the data, the clock, the calls that came before and what the last of them answered.
+	data   modeldb.Snapshot
+	now    time.Time
+	past   []storetest.Call
+	before storetest.Answer
+	// hurt is set once a client may have lost its connections.
+	hurt bool
+
+	*play
+}
+
+// play is one run of a scenario. It stands still until a command is answered or something else happens.
+type play struct {
 	// seen is for each store the digest of all that it has seen, from which follows all that it does next. Its random
 	// numbers are made of it too.
 	seen    [][32]byte
@@ -50,37 +65,39 @@ type world struct {
 	calls    map[string][]storetest.Call // by job
 	outcome  []string                    // of each call, in the order of the callers
 	problems []string
-	over     chan struct{}
 }
 
-// run runs a scenario. choose is asked what is to happen next, and gives the place of one of the events, or -1 for the run
-// to be given up. run returns what came of it; empty when it was given up.
-func run(t *testing.T, s scenario, kind modeldb.Deployment, choose func(w *world, events []happening) int) (outcome string, err error) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, s, kind)
-		defer w.close()
-		w.start()
-		for {
-			events := w.events()
-			if len(events) == 0 {
-				break
-			}
-			i := choose(w, events)
-			if i < 0 {
-				return
-			}
-			events[i].do(w)
-			w.settle()
+// lifetime is how long a world is young, in the bubble's time: shorter than until the stores look after themselves again.
+const (
+	lifetime = 40 * time.Second
+	mostRuns = 200
+)
+
+func (w *world) young() bool { return time.Since(w.born) < lifetime && w.runs < mostRuns }
+
+// run runs the scenario once. choose is asked what is to happen next, and gives the place of one of the events, or -1 for
+// the run to be given up. The outcome is what came of it; empty when it was given up.
+func (w *world) run(choose func(w *world, events []happening) int) (outcome string, err error) {
+	w.reset()
+	defer w.abandon()
+	w.start()
+	for {
+		events := w.events()
+		if len(events) == 0 {
+			return w.judge()
 		}
-		outcome, err = w.judge()
-	})
-	return outcome, err
+		i := choose(w, events)
+		if i < 0 {
+			return "", nil
+		}
+		w.hurt = w.hurt || events[i].hurts
+		events[i].do(w)
+		w.settle()
+	}
 }
 
 func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
-	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), calls: map[string][]storetest.Call{},
-		over: make(chan struct{}, 1), hand: make(chan string, 1)}
-	w.nows = []time.Time{w.clock.Now()}
+	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), born: time.Now()}
 	if len(w.jobs) == 0 {
 		w.jobs = []string{"job"}
 	}
@@ -97,10 +114,41 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 		}
 		<-store.Ready()
 		w.stores = append(w.stores, store)
-		w.seen = append(w.seen, [32]byte{byte(i)})
 	}
 	synctest.Wait()
+	w.play = &play{nows: []time.Time{w.clock.Now()}, calls: map[string][]storetest.Call{}}
+	cryptotest.SetGlobalRandom(t, 2)
+	setup := &caller{world: w, number: -1, store: w.stores[0], ctx: context.Background()}
+	for _, o := range w.scenario.before {
+		w.before, _ = setup.do(o)
+	}
+	if w.lapsed {
+		w.clock.Advance(past)
+	}
+	w.data, w.now, w.past = w.db.Snapshot(), w.clock.Now(), w.calls[w.jobs[0]]
 	return w
+}
+
+// reset makes the world what it was in the beginning.
+func (w *world) reset() {
+	w.runs++
+	if w.hurt {
+		w.hurt = false
+		for _, s := range w.stores { // finds the primary again
+			if err := s.Check(context.Background()); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+	}
+	w.db.Restore(w.data)
+	w.clock.Set(w.now)
+	n := len(w.scenario.callers)
+	w.play = &play{nows: []time.Time{w.now}, calls: map[string][]storetest.Call{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan string, 1),
+		sequence: 2 * len(w.past), outcome: make([]string, n), ended: make([]int, n), order: make([]string, n)}
+	for i := range w.stores {
+		w.seen = append(w.seen, [32]byte{byte(i)})
+	}
 }
 
 // pause is between the tries of an operation; patience is longer than that, and than the driver waits before it looks again
@@ -110,33 +158,19 @@ const (
 	patience = 600 * time.Millisecond
 )
 
-// start does what comes before, and lets the callers begin, one after the other.
+// start lets the callers begin, one after the other.
 func (w *world) start() {
-	setup := &caller{world: w, number: -1, store: w.stores[0], ctx: context.Background()}
-	var before storetest.Answer
-	for _, o := range w.before {
-		before, _ = setup.do(o)
-	}
-	if w.lapsed {
-		w.lapse()
-	}
 	w.db.Hold(true)
-	n := len(w.scenario.callers)
-	w.outcome, w.ended, w.order = make([]string, n), make([]int, n), make([]string, n)
 	for i, act := range w.scenario.callers {
-		c := &caller{world: w, number: i, store: w.stores[i%len(w.stores)], before: before}
+		c := &caller{world: w, number: i, store: w.stores[i%len(w.stores)], before: w.before}
 		c.ctx, c.leave = context.WithCancel(context.Background())
-		w.callers = append(w.callers, c)
+		w.play.callers = append(w.play.callers, c)
 		w.seed(i % len(w.stores))
 		w.running.Go(func() {
 			act(c)
 			w.mu.Lock()
 			c.over = true
 			w.mu.Unlock()
-			select {
-			case w.over <- struct{}{}:
-			default:
-			}
 		})
 		w.settle()
 	}
@@ -160,10 +194,10 @@ func (w *world) saw(store int, what ...any) {
 // settle waits until every caller that is not over waits for the database, or for another one.
 func (w *world) settle() {
 	synctest.Wait()
-	for _, while := range []time.Duration{2 * pause, patience, 10 * time.Second, time.Minute} {
+	for i, while := range []time.Duration{2 * pause, patience, patience, 10 * time.Second, time.Minute} {
 		time.Sleep(while)
 		synctest.Wait()
-		if calls := w.waiting(); calls >= w.active() || while >= patience && calls > 0 {
+		if calls := w.waiting(); calls >= w.active() || i > 1 && calls > 0 {
 			return
 		}
 	}
@@ -188,7 +222,7 @@ func (w *world) waiting() (n int) {
 func (w *world) active() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.callers {
+	for _, c := range w.play.callers {
 		if !c.over {
 			n++
 		}
@@ -304,13 +338,17 @@ func plain(outcome string) string {
 
 var timeText = regexp.MustCompile(`\b17[0-9]{11}\b`)
 
-// close ends the run, wherever it is.
-func (w *world) close() {
-	for _, c := range w.callers {
+// abandon ends the run, wherever it is.
+func (w *world) abandon() {
+	for _, c := range w.play.callers {
 		c.leave()
 	}
 	w.db.Hold(false)
 	w.running.Wait()
+	synctest.Wait()
+}
+
+func (w *world) close() {
 	for _, s := range w.stores {
 		if err := s.Close(); err != nil {
 			w.t.Error(err)
@@ -330,7 +368,7 @@ func (w *world) key() (key [32]byte) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.callers {
+	for _, c := range w.play.callers {
 		fmt.Fprint(h, c.over, c.left)
 	}
 	fmt.Fprint(h, len(w.nows), w.order)
