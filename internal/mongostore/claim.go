@@ -102,6 +102,9 @@ func (c *claim) failure() error {
 	if c.tries.last == nil {
 		return nil
 	}
+	for _, g := range c.granted { // one that has run out since is not found any more
+		c.tries.unknown = c.tries.unknown || c.sent && !g.work.Due.After(c.latest())
+	}
 	c.tries.ctx = c.caller
 	return c.tries.err()
 }
