@@ -20,7 +20,6 @@ type mutation struct {
 	scenario   string
 	deployment modeldb.Deployment
 	faults     int
-	short      bool // looked for in the short form too
 }
 
 const inStore = "internal/mongostore/"
@@ -28,13 +27,13 @@ const inStore = "internal/mongostore/"
 // mutations are of two kinds: those about replication, and the others. The first two have happened.
 var mutations = []mutation{
 	{
-		name: "a claim does not look again for its own lease, which was renewed between its two reads", short: true,
+		name: "a claim does not look again for its own lease, which was renewed between its two reads",
 		file: inStore + "claim.go", from: "		held, err := c.confirm(ctx)\n		if f == nil",
 		to:       "		var held []job.Claimed\n		var err error\n		if due > 0 || f != nil {\n			held, err = c.confirm(ctx)\n		}\n		if f == nil",
 		scenario: "lapse × renew, of the same claim",
 	},
 	{
-		name: "a claim is answered while what marks its lease as told again could still land", short: true,
+		name: "a claim is answered while what marks its lease as told again could still land",
 		file: inStore + "claim.go", from: "f := c.swap(ctx, &r, &next); f != nil {\n				return nil, f", to: "f := c.swap(ctx, &r, &next); f != nil {\n				continue",
 		scenario: "lapse × renew, of the same claim", faults: 1,
 	},
@@ -65,7 +64,7 @@ var mutations = []mutation{
 	},
 
 	{
-		name: "a delivery is first though its write concern failed", short: true,
+		name: "a delivery is first though its write concern failed",
 		file: inStore + "bulk.go", from: "b.unsafe = err", to: "_ = b.unsafe",
 		scenario: "record × record, leased", deployment: modeldb.ReplicaSet, faults: 1,
 	},
@@ -75,7 +74,7 @@ var mutations = []mutation{
 		scenario: "lapse × complete", deployment: modeldb.ReplicaSet, faults: 1,
 	},
 	{
-		name: "writes wait for the primary alone", short: true,
+		name: "writes wait for the primary alone",
 		file: inStore + "options.go", from: "co.SetWriteConcern(wc)", to: "wc = writeconcern.W1()\n	co.SetWriteConcern(wc)",
 		scenario: "record × record, leased", deployment: modeldb.ReplicaSet,
 	},
@@ -85,7 +84,7 @@ var mutations = []mutation{
 		scenario: "claim × claim", deployment: modeldb.ReplicaSet, faults: 1,
 	},
 	{
-		name: "a write that matched nothing and an old read confirm that a lease is lost", short: true,
+		name: "a write that matched nothing and an old read confirm that a lease is lost",
 		file: inStore + "leaseround.go", from: "r, f := s.confirm(ctx, h.jobID, false)", to: "r, f := s.read(ctx, h.jobID, false)",
 		scenario: "record, and complete elsewhere", deployment: modeldb.ReplicaSet, faults: 1,
 	},
@@ -130,9 +129,6 @@ func TestMutations(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			overlay := m.overlay(t)
-			if !m.short && !testenv.Long() {
-				t.Skip("in the long form alone")
-			}
 			var tasks []task
 			for faults := range m.faults + 1 {
 				tasks = append(tasks, task{m.scenario, m.deployment, faults, 10})

@@ -78,8 +78,12 @@ func golden(t *testing.T, lines []string) {
 	for _, line := range lines {
 		i := strings.LastIndex(line, ": ")
 		name, n := line[:i], line[i+2:]
-		if known[name] != n && os.Getenv("JOBONCE_TEST_GOLDEN") == "" {
-			t.Errorf("%s: %s outcomes, and %s has %q", name, n, goldenFile, known[name])
+		switch was, pinned := known[name]; {
+		case os.Getenv("JOBONCE_TEST_GOLDEN") != "" || was == n:
+		case !pinned && testenv.Long():
+			t.Logf("%s: %s outcomes, which %s does not have yet", name, n, goldenFile)
+		default:
+			t.Errorf("%s: %s outcomes, and %s has %q", name, n, goldenFile, was)
 		}
 		known[name] = n
 	}
