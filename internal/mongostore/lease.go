@@ -32,8 +32,8 @@ func all[T, O any](ctx context.Context, items []T, each func(context.Context, []
 	return out
 }
 
-// ChangeEach implements [job.EachChanger]: one bulk for all, and one read for those that it leaves open. The only condition
-// of a change is that its token holds the lease, so nothing has to be read before. That a lease is lost is confirmed.
+// ChangeEach implements [job.EachChanger]: one bulk for all, on the only condition that each token holds its lease, and one
+// read for those that it leaves open; some are read before, see [holder.prepare]. That a lease is lost is confirmed.
 func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settle func(i int, o job.LeaseOutcome)) {
 	done, err := s.enter()
 	if err == nil {
@@ -62,8 +62,9 @@ type holder struct {
 	settle       func(place int, o job.LeaseOutcome)
 	tries        *tries
 
-	// look is set while the job is to be read before anything is sent.
+	// look is set while the job is to be read before anything is sent; work is what was read last.
 	look bool
+	work job.Work
 	// suspect is set when the job was read, and the token did not hold the lease.
 	suspect bool
 	// due is what a renewal asked for that was sent.
@@ -106,11 +107,13 @@ func (s *Store) groupByLease(ctx context.Context, changes []job.LeaseChange, set
 	return holders
 }
 
-// prepare begins with the next change. A release is looked up first where others are sent with it: once it is made, somebody
-// else may claim the work before that is read, and nobody could tell whether it was this call that gave it back.
+// prepare begins with the next change. When a bulk has not matched all, only reading tells which of its changes were made. A
+// completion is there to be read afterwards. What was released another caller may have claimed by then, and a lease that was
+// renewed may be over, so that nobody could tell whether they were: those whose lease is lost are found out before. A renewal
+// needs the generation and the due time anyway, to tell its caller.
 func (h *holder) prepare(alone bool) {
 	c := h.change()
-	h.look = !alone && c.Kind == job.Releasing || c.Token == "" // which holds nothing, and is never stored
+	h.look = c.Kind == job.Renewal || c.Kind == job.Releasing && !alone || c.Token == "" // which holds nothing, and is never stored
 	h.suspect, h.due, h.failed, h.strays, h.among, h.doubt = false, time.Time{}, nil, false, false, false
 }
 

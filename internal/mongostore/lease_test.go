@@ -167,3 +167,37 @@ func TestRenewWithoutGranted(t *testing.T) {
 		t.Errorf("due %v, %v", r.Work.Due, err)
 	}
 }
+
+// TestRenewedAndOver: a renewal that was made is not called lost, though its lease is over before the caller hears of it:
+// others were told that it runs.
+func TestRenewedAndOver(t *testing.T) {
+	b := newBench(t, "")
+	lease := *b.must(newDelivery(t, "j", "r", job.ModeLeased)).Lease
+	b.clock.Advance(time.Hour)
+	release := make(chan struct{})
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: wireproxy.HoldReply(release)})
+	type answer struct {
+		job.Lease
+		error
+	}
+	renewed := make(chan answer, 1)
+	go func() {
+		l, err := job.Renew(within(t), b.store, "j", lease.Token, time.Minute)
+		renewed <- answer{l, err}
+	}()
+	if err := rule.Begun(within(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	for { // until it was applied
+		if o := b.must(newDelivery(t, "j", "another", job.ModeUntracked)); o.Verdict.Disposition == job.InProgress {
+			break
+		}
+	}
+	if err := job.Complete(within(t), b.store, "j", lease.Token, ""); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	if got := <-renewed; got.error != nil || got.Generation != lease.Generation || !got.Expires.Equal(job.Millis(b.clock.Now().Add(time.Minute))) {
+		t.Errorf("renewed: %+v, %v", got.Lease, got.error)
+	}
+}

@@ -44,7 +44,7 @@ func (r *changing) once(holders []*holder) (next []*holder) {
 	for part := range parts(write, func(h *holder) int { return len(h.jobID) + len(h.token) + h.change().Size() + 256 }) {
 		made, open := r.send(part, now)
 		for _, h := range made {
-			if r.made(h, nil, true) {
+			if r.made(h, h.work, true) {
 				next = append(next, h)
 			}
 		}
@@ -57,8 +57,7 @@ func (r *changing) once(holders []*holder) (next []*holder) {
 	return next
 }
 
-// send sends one bulk. It returns whose changes were made, and whose jobs must be read to tell. Renewals are always among
-// these: their callers are told what is stored.
+// send sends one bulk. It returns whose changes were made, and whose jobs must be read to tell.
 func (r *changing) send(holders []*holder, now time.Time) (made, open []*holder) {
 	models := make([]mongo.WriteModel, len(holders))
 	for i, h := range holders {
@@ -93,7 +92,7 @@ func (r *changing) send(holders []*holder, now time.Time) (made, open []*holder)
 			h.failed, h.strays = f, true
 		case confirm:
 			h.failed = &failure{fateUnknown, cmp.Or(b.unsafe, errUnsafe)}
-		case every && h.change().Kind != job.Renewal:
+		case every:
 			made = append(made, h)
 			continue
 		default:
@@ -120,12 +119,13 @@ func (r *changing) read(holders []*holder) (next []*holder) {
 	now := r.now()
 	for _, h := range holders {
 		record, found := records[h.jobID]
+		h.work = record.Work
 		switch cause := unusable[h.jobID]; {
 		case cause != nil:
 			r.log.Error("a stored record cannot be used", "store", r.String(), "job_id", h.jobID, "error", cause)
 			r.again(h, &failure{fateUnusable, cause})
 		case found && h.isMade(record.Work, now):
-			if r.made(h, &record.Work, h.failed != nil || h.tries.unknown || h.among) {
+			if r.made(h, record.Work, h.failed != nil || h.tries.unknown || h.among) {
 				next = append(next, h)
 			}
 		case !found || !record.Work.Holds(h.token):
@@ -163,12 +163,17 @@ func (r *changing) again(h *holder, f *failure) {
 }
 
 // made settles a change that was made, by this call or, unless ours is set, by an earlier one. It tells whether the lease has
-// another one. w is the work where it was read.
-func (s *Store) made(h *holder, w *job.Work, ours bool) (more bool) {
+// another one. w is the work as it was read, before the change or after it.
+func (s *Store) made(h *holder, w job.Work, ours bool) (more bool) {
 	o, c := job.LeaseOutcome{}, h.change()
 	switch {
 	case c.Kind == job.Renewal:
-		o.Lease = new(s.told(*w)).Lease(s.latest())
+		if w.Due.Before(h.due) {
+			w.Due = h.due
+		}
+		w.Granted = max(w.Granted, c.Duration)
+		w = s.told(w)
+		o.Lease = w.Lease(s.latest())
 	case ours:
 		held := running(c.Token)
 		next, _ := held.Change(c.LeaseChange, s.now())
@@ -202,14 +207,13 @@ func (s *Store) changeAlone(ctx context.Context, h *holder) {
 
 // confirmLost reads the job as it stands at this moment, and settles the change unless the token holds the lease after all.
 // It tells whether to go on. A change that may have been made before is not called lost. Among others that were made that is
-// so for releases alone: what a token has completed stays so until somebody moves or deletes the job, and a renewal of what
-// is over by now changes nothing.
+// not so for completions: what a token has completed stays so until somebody moves or deletes the job.
 func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 	r, f := s.confirm(ctx, h.jobID, false)
 	h.doubt = false
 	switch {
 	case f == nil && h.isMade(r.Work, s.now()):
-		return s.made(h, &r.Work, h.tries.unknown || h.among)
+		return s.made(h, r.Work, h.tries.unknown || h.among)
 	case f == nil && r.Work.Holds(h.token):
 		h.suspect, h.among, f = false, false, &failure{fateRetry, errChanged}
 	case f == nil || f.negative():
@@ -217,7 +221,7 @@ func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 		if f != nil {
 			cause = job.ErrNotFound
 		}
-		if !h.tries.unknown && !(h.among && h.change().Kind == job.Releasing) {
+		if !h.tries.unknown && (!h.among || h.change().Kind == job.Completion) {
 			return s.settled(h, job.LeaseOutcome{Err: cause})
 		}
 		f = &failure{fateRefused, cause}

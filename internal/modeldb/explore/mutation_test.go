@@ -39,7 +39,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "a release counts as not made though an earlier try of it may have been",
-		file: inStore + "leaseround.go", from: "if !h.tries.unknown && !(h.among", to: "if !(h.among",
+		file: inStore + "leaseround.go", from: "if !h.tries.unknown && (!h.among", to: "if (!h.among",
 		scenario: "release × claim", faults: 1,
 	},
 	{
