@@ -1,0 +1,114 @@
+package mongostore
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// backlog is what is due: jobs that are claimed leave it, and others come.
+type backlog struct {
+	made, claimed int
+	due           []string
+}
+
+func (b *backlog) window(n int) (due []candidate) {
+	for len(b.due) < n {
+		b.due = append(b.due, fmt.Sprint("job-", b.made))
+		b.made++
+	}
+	for i, id := range b.due[:n] {
+		due = append(due, candidate{stored{Record: job.Record{JobID: id}}, i, 1})
+	}
+	return due
+}
+
+// take claims those of the picked that are still due, and tells how many.
+func (b *backlog) take(picked []candidate) (won int) {
+	for _, c := range picked {
+		if i := slices.Index(b.due, c.JobID); i >= 0 {
+			b.due = slices.Delete(b.due, i, i+1)
+			won++
+		}
+	}
+	b.claimed += won
+	return won
+}
+
+// TestClaimsDoNotCollide: instances that claim at the very same moments, each having seen what all saw, win most of what they
+// try for.
+func TestClaimsDoNotCollide(t *testing.T) {
+	for _, instances := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(instances), func(t *testing.T) {
+			var pickers []*picker
+			for range instances {
+				pickers = append(pickers, newPicker())
+			}
+			b, tried, now := &backlog{}, 0, time.Now()
+			for range 200 {
+				due, picked := b.window(64), make([][]candidate, instances)
+				for i, p := range pickers {
+					picked[i] = p.pick(due, 16, 1<<20, now)
+				}
+				for i, p := range pickers {
+					won := b.take(picked[i])
+					p.count(len(picked[i]), won)
+					tried += len(picked[i])
+				}
+				now = now.Add(10 * time.Millisecond)
+			}
+			t.Logf("%d of %d", b.claimed, tried)
+			if least := map[int]float64{1: 1, 2: 0.8, 4: 0.55}[instances]; float64(b.claimed) < least*float64(tried) {
+				t.Errorf("won %d of %d", b.claimed, tried)
+			}
+		})
+	}
+}
+
+// TestNobodyIsPassedOverForLong: each job is claimed within the patience, and one claim, of when it was seen first, however
+// many came after it.
+func TestNobodyIsPassedOverForLong(t *testing.T) {
+	p, b, now := newPicker(), &backlog{}, time.Now()
+	seen := map[string]time.Time{}
+	const each = 100 * time.Millisecond
+	for range 2000 {
+		due := b.window(64)
+		for _, c := range due {
+			if _, ok := seen[c.JobID]; !ok {
+				seen[c.JobID] = now
+			}
+		}
+		picked := p.pick(due, 16, 1<<20, now)
+		b.take(picked)
+		for _, c := range picked {
+			if passed := now.Sub(seen[c.JobID]); passed > patience+each {
+				t.Fatalf("%s was passed over for %v", c.JobID, passed)
+			}
+		}
+		now = now.Add(each)
+	}
+	if len(p.passed) > maxPassed {
+		t.Errorf("%d jobs are remembered", len(p.passed))
+	}
+}
+
+// TestPick: how much is picked, from any point.
+func TestPick(t *testing.T) {
+	due := (&backlog{}).window(5)
+	due[4].size = 1 << 20
+	for range 20 {
+		p := newPicker()
+		if picked := p.pick(due, 3, 1<<30, time.Now()); len(picked) != 3 {
+			t.Errorf("picked %d, want 3", len(picked))
+		}
+		p = newPicker()
+		picked := p.pick(due, 5, 4, time.Now())
+		large := slices.ContainsFunc(picked, func(c candidate) bool { return c.size > 1 })
+		if len(picked) == 0 || large && len(picked) > 1 || !large && len(picked) > 4 {
+			t.Errorf("picked %d, a large one among them: %t", len(picked), large)
+		}
+	}
+}
