@@ -58,11 +58,10 @@ type EachRecorder interface {
 
 // Worker is the part of a store that work is claimed from and reported to.
 type Worker interface {
-	// Claim leases jobs whose work is free, within the limits of the request: the oldest due first, but that a store which
-	// several instances share may pass one over for 5 s, and one claim, while claims go on. They come oldest due first. A
-	// request id that was seen before gets those of its leases that still run, and nothing new as long as there are any.
-	// Jobs whose attempts are used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone
-	// and holds nothing up. Nothing due is no error. Errors are those of Record.
+	// Claim leases jobs whose work is free, oldest due first, within the limits of the request. A request id that was seen
+	// before gets those of its leases that still run, and nothing new as long as there are any. Jobs whose attempts are
+	// used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up.
+	// Nothing due is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
 	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. Those that were granted to
