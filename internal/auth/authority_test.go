@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,30 +22,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // file is an auth file with these entries.
 func file(entries string) []byte { return []byte("callers:\n" + entries + "\n...\n") }
 
-// logged collects a log.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-// take returns what was logged since it was last called.
-func (l *logged) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.buf.Reset()
-	return l.buf.String()
-}
-
 // open makes an authority that knows the entries, and what it logs.
-func open(t *testing.T, cfg Config, entries string) (*Authority, *logged) {
+func open(t *testing.T, cfg Config, entries string) (*Authority, *testenv.Tail) {
 	t.Helper()
-	log := new(logged)
+	log := new(testenv.Tail)
 	cfg.File = testenv.WriteFile(t, t.TempDir(), "auth.yaml", file(entries))
 	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	a, err := Open(cfg)
@@ -202,9 +180,9 @@ func TestReload(t *testing.T) {
 		for name, broken := range map[string][]byte{
 			"empty": nil, "no callers": file(""), "half": []byte("callers:\n" + one), "not YAML": []byte("{{{\n...\n"),
 		} {
-			log.take()
+			log.Take()
 			change(broken)
-			if said := log.take(); who(second) == nil || !strings.Contains(said, "level=ERROR") {
+			if said := log.Take(); who(second) == nil || !strings.Contains(said, "level=ERROR") {
 				t.Errorf("%s: the callers changed, or nobody hears of it: %s", name, said)
 			}
 		}
@@ -213,11 +191,11 @@ func TestReload(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if who(second) == nil || !strings.Contains(log.take(), "level=ERROR") {
+		if who(second) == nil || !strings.Contains(log.Take(), "level=ERROR") {
 			t.Error("no file: the callers changed, or nobody hears of it")
 		}
 		change(file("- {name: b, token_sha256: " + secondSum + ", allow: [work]}"))
-		if said := log.take(); who(token) != nil || !strings.Contains(said, "added=[] removed=[a]") {
+		if said := log.Take(); who(token) != nil || !strings.Contains(said, "added=[] removed=[a]") {
 			t.Errorf("the removed caller is still known, or nobody hears of it: %s", said)
 		}
 		ctx, cancel := first.Bound(t.Context())

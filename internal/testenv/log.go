@@ -55,3 +55,12 @@ func (w *Tail) String() string {
 	defer w.mu.Unlock()
 	return string(w.end)
 }
+
+// Take is String, and forgets what it returns.
+func (w *Tail) Take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	taken := string(w.end)
+	w.end = nil
+	return taken
+}
