@@ -1,11 +1,7 @@
 package mongostore_test
 
-//lint:file-ignore SA1019 the driver still opens its handshake with OP_QUERY, so it has to be understood
-
 import (
 	"crypto/tls"
-	"encoding/binary"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -13,10 +9,9 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/wire"
 )
 
 // fakeServer speaks as much of MongoDB's wire protocol as the driver needs, for what the test database cannot be made to
@@ -154,74 +149,23 @@ func (f *fakeServer) accept() {
 
 // serveOne answers one message. Its error ends the connection.
 func (f *fakeServer) serveOne(conn net.Conn) error {
-	message := make([]byte, 4, 512)
-	if _, err := io.ReadFull(conn, message); err != nil {
-		return err
-	}
-	length := binary.LittleEndian.Uint32(message)
-	if length < 16 || length > 48<<20 {
-		return io.ErrUnexpectedEOF // like a real server that gets a TLS handshake instead of a message
-	}
-	message = append(message, make([]byte, length-4)...)
-	if _, err := io.ReadFull(conn, message[4:]); err != nil {
-		return err
-	}
-	_, id, _, opcode, rest, _ := wiremessage.ReadHeader(message)
-	command := readCommand(opcode, rest)
-	reply, err := bson.Marshal(f.reply(command))
+	message, err := wire.Read(conn)
 	if err != nil {
 		return err
 	}
-	_, err = conn.Write(appendReply(opcode, id, reply))
+	command, err := message.Command()
+	if err != nil {
+		return err
+	}
+	reply, err := bson.Marshal(f.reply(command.Name, command.Body))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(message.Reply(reply))
 	return err
 }
 
-// readCommand takes the command out of a message, with its document sequences as arrays.
-func readCommand(opcode wiremessage.OpCode, b []byte) bson.Raw {
-	if opcode == wiremessage.OpQuery { // the driver's first hello
-		_, b, _ = wiremessage.ReadQueryFlags(b)
-		_, b, _ = wiremessage.ReadQueryFullCollectionName(b)
-		doc, _, _ := wiremessage.ReadQueryQuery(b[8:])
-		return bson.Raw(doc)
-	}
-	var command bsoncore.Document
-	sequences := map[string][]bsoncore.Document{}
-	_, b, ok := wiremessage.ReadMsgFlags(b)
-	for ok && len(b) > 0 {
-		var kind wiremessage.SectionType
-		if kind, b, ok = wiremessage.ReadMsgSectionType(b); !ok {
-			break
-		}
-		if kind == wiremessage.SingleDocument {
-			command, b, ok = wiremessage.ReadMsgSectionSingleDocument(b)
-			continue
-		}
-		var name string
-		var docs []bsoncore.Document
-		name, docs, b, ok = wiremessage.ReadMsgSectionDocumentSequence(b)
-		sequences[name] = docs
-	}
-	whole := slices.Clone([]byte(command[:len(command)-1]))
-	for name, docs := range sequences {
-		index, grown := bsoncore.AppendArrayElementStart(whole, name)
-		for _, d := range docs {
-			grown = bsoncore.AppendDocumentElement(grown, "0", d)
-		}
-		whole, _ = bsoncore.AppendArrayEnd(grown, index)
-	}
-	whole, _ = bsoncore.AppendDocumentEnd(whole, 0)
-	return bson.Raw(whole)
-}
-
-func (f *fakeServer) reply(command bson.Raw) bson.D {
-	first, err := command.IndexErr(0)
-	if err != nil {
-		return failure(9, "FailedToParse", "no command")
-	}
-	name := first.Key()
-	if name == "isMaster" || name == "ismaster" {
-		name = "hello"
-	}
+func (f *fakeServer) reply(name string, command bson.Raw) bson.D {
 	if _, err := command.LookupErr("updates", "0", "q", "_id", "$exists"); err == nil {
 		name = probe
 	}
@@ -245,21 +189,4 @@ func (f *fakeServer) reply(command bson.Raw) bson.D {
 		protocol = append(protocol, bson.E{Key: "localTime", Value: time.Now()})
 	}
 	return append(protocol, reply...)
-}
-
-func appendReply(opcode wiremessage.OpCode, to int32, doc []byte) []byte {
-	var b []byte
-	if opcode == wiremessage.OpQuery {
-		_, b = wiremessage.AppendHeaderStart(b, 0, to, wiremessage.OpReply)
-		b = wiremessage.AppendReplyFlags(b, 0)
-		b = wiremessage.AppendReplyCursorID(b, 0)
-		b = wiremessage.AppendReplyStartingFrom(b, 0)
-		b = wiremessage.AppendReplyNumberReturned(b, 1)
-	} else {
-		_, b = wiremessage.AppendHeaderStart(b, 0, to, wiremessage.OpMsg)
-		b = wiremessage.AppendMsgFlags(b, 0)
-		b = wiremessage.AppendMsgSectionType(b, wiremessage.SingleDocument)
-	}
-	b = append(b, doc...)
-	return bsoncore.UpdateLength(b, 0, int32(len(b)))
 }
