@@ -47,7 +47,8 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 				if e := r.GetError(); e != nil {
 					outcome = reasonName(e.GetReason())
 				}
-				line(changed(req.(*joboncev1.BatchChangeLeasesRequest).GetChanges()[i]), outcome)
+				_, change := asCall(req.(*joboncev1.BatchChangeLeasesRequest).GetChanges()[i])
+				line(named(change), outcome)
 			}
 		case *joboncev1.ClaimWorkResponse:
 			for _, j := range resp.GetJobs() {
@@ -64,19 +65,6 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 func named(req any) string {
 	if r, ok := req.(interface{ GetJobId() string }); ok {
 		return clip(r.GetJobId(), job.MaxJobIDBytes)
-	}
-	return ""
-}
-
-// changed is the job of a change.
-func changed(c *joboncev1.LeaseChange) string {
-	switch c := c.GetChange().(type) {
-	case *joboncev1.LeaseChange_Renew:
-		return named(c.Renew)
-	case *joboncev1.LeaseChange_Complete:
-		return named(c.Complete)
-	case *joboncev1.LeaseChange_Release:
-		return named(c.Release)
 	}
 	return ""
 }

@@ -97,14 +97,9 @@ func observeWork(o Observer) grpc.UnaryServerInterceptor {
 // observeChanges tells the observer of each change of a batch, as of a call of its own.
 func observeChanges(o Observer, req *joboncev1.BatchChangeLeasesRequest, resp *joboncev1.BatchChangeLeasesResponse) {
 	for i, result := range resp.GetResults() {
-		method := "BatchChangeLeases" // of no kind
-		switch req.GetChanges()[i].GetChange().(type) {
-		case *joboncev1.LeaseChange_Renew:
-			method = "RenewLease"
-		case *joboncev1.LeaseChange_Complete:
-			method = "CompleteWork"
-		case *joboncev1.LeaseChange_Release:
-			method = "ReleaseWork"
+		method, _ := asCall(req.GetChanges()[i])
+		if method == "" {
+			method = "BatchChangeLeases"
 		}
 		if e := result.GetError(); e != nil {
 			o.Work(method, 0, reasonName(e.GetReason()))

@@ -123,6 +123,19 @@ func leaseChange(c *joboncev1.LeaseChange) (job.LeaseChange, error) {
 	return job.LeaseChange{}, &job.InvalidError{Field: "change", Problem: "is required: one of renew, complete and release"}
 }
 
+// asCall is the method that makes the change in a call of its own, and its request. Both are empty for a change of no kind.
+func asCall(c *joboncev1.LeaseChange) (method string, req any) {
+	switch c := c.GetChange().(type) {
+	case *joboncev1.LeaseChange_Renew:
+		return "RenewLease", c.Renew
+	case *joboncev1.LeaseChange_Complete:
+		return "CompleteWork", c.Complete
+	case *joboncev1.LeaseChange_Release:
+		return "ReleaseWork", c.Release
+	}
+	return "", nil
+}
+
 func renewal(req *joboncev1.RenewLeaseRequest) (job.LeaseChange, error) {
 	if err := checkLease(req); err != nil {
 		return job.LeaseChange{}, err
