@@ -35,19 +35,14 @@ func all[T, O any](ctx context.Context, items []T, each func(context.Context, []
 // ChangeEach implements [job.EachChanger]: one bulk for all, on the only condition that each token holds its lease, and one
 // read for those that it leaves open; some are read before, see [holder.prepare]. That a lease is lost is confirmed.
 func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settle func(i int, o job.LeaseOutcome)) {
-	done, err := s.enter()
-	if err == nil {
-		defer done()
-		if err = ctx.Err(); err != nil {
-			err = fmt.Errorf("%w: %w", job.ErrUnavailable, err)
-		}
-	}
+	done, err := s.begin(ctx)
 	if err != nil {
 		for i := range changes {
 			settle(i, job.LeaseOutcome{Err: err})
 		}
 		return
 	}
+	defer done()
 	holders := s.groupByLease(ctx, changes, settle)
 	ctx, endSession := s.session(ctx)
 	defer endSession()
@@ -170,6 +165,11 @@ func (h *holder) update(now time.Time) any {
 	}
 	held := running(c.Token)
 	next, _ := held.Change(c.LeaseChange, now) // which its token holds
+	return endOf(held, next)
+}
+
+// endOf is the update that ends the lease held, which [running] made: the attempts are changed by as many as it takes back.
+func endOf(held, next job.Work) bson.D {
 	attempts := next.Attempts - held.Attempts
 	next.Attempts = held.Attempts
 	update := workChange(&held, &next)

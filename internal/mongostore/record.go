@@ -2,7 +2,6 @@ package mongostore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -47,19 +46,14 @@ func (s *Store) Record(ctx context.Context, deliveries []job.Delivery) []job.Out
 // database fails them all alike, they are tried again together. One that fails by itself, or that may claim work, goes on
 // alone. With the request id in the record, repeating a write is how the truth about it is found out.
 func (s *Store) RecordEach(ctx context.Context, deliveries []job.Delivery, settle func(i int, o job.Outcome)) {
-	done, err := s.enter()
-	if err == nil {
-		defer done()
-		if err = ctx.Err(); err != nil {
-			err = fmt.Errorf("%w: %w", job.ErrUnavailable, err)
-		}
-	}
+	done, err := s.begin(ctx)
 	if err != nil {
 		for i := range deliveries {
 			settle(i, job.Outcome{Err: err})
 		}
 		return
 	}
+	defer done()
 	groups := s.groupByJob(ctx, deliveries, settle)
 	ctx, endSession := s.session(ctx)
 	defer endSession()

@@ -186,6 +186,18 @@ func (s *Store) enter() (done func(), err error) {
 	return s.calls.Done, nil
 }
 
+// begin is enter for a call that is not to be made once its context has ended.
+func (s *Store) begin(ctx context.Context) (done func(), err error) {
+	if done, err = s.enter(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		done()
+		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
+	}
+	return done, nil
+}
+
 // unready is an error for whoever calls a store that is not ready.
 func unready(err error) error {
 	if errors.As(err, new(*schemaError)) {

@@ -31,16 +31,11 @@ func (s *Store) unclaim(ctx context.Context, c *job.Claimed) error {
 	if err != nil {
 		return nil // an empty token holds nothing
 	}
-	next.Attempts = held.Attempts
-	update := append(workChange(&held, &next), bson.E{Key: "$inc", Value: bson.D{{Key: inWork(workAttempts), Value: int32(-1)}}})
+	filter := append(heldWith(c.Record.JobID, c.Lease.Token), bson.E{Key: inWork(workDue), Value: c.Lease.Expires})
+	update := endOf(held, next)
 	for t := s.newTries(ctx); ; {
 		tracked, sent := track(ctx)
-		result, err := s.coll.UpdateOne(tracked, bson.D{
-			{Key: fieldJobID, Value: c.Record.JobID},
-			{Key: inWork(workState), Value: job.StateLeased.String()},
-			{Key: inWork(workToken), Value: c.Lease.Token},
-			{Key: inWork(workDue), Value: c.Lease.Expires},
-		}, update)
+		result, err := s.coll.UpdateOne(tracked, filter, update)
 		var f *failure
 		switch {
 		case err != nil:
