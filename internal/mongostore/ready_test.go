@@ -62,7 +62,7 @@ func TestUnreachableThenReachable(t *testing.T) {
 	query.Set("serverSelectionTimeoutMS", "500")
 	u.RawQuery = query.Encode()
 	s, l := openLogged(t, mongostore.Options{URI: u.String(), Database: testenv.Database(t)})
-	wantReason(t, s, l, "EOF")
+	wantReason(t, s, l, "the server hangs up")
 
 	r.To(target)
 	awaitReady(t, s)
