@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 		"internal/load", "internal/mongostore", "internal/sqlitestore", "internal/telemetry"},
 	"server":               {"gen/jobonce/v1", "internal/auth", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
+	"client/webhook":       {"client", "gen/jobonce/v1"},
 	"examples/frontend":    {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
 	"internal/auth":        {},
