@@ -216,6 +216,8 @@ func check(req *joboncev1.RecordDeliveryRequest) *Error {
 		{"payload", req.GetPayload()},
 		{"request_id", req.GetRequestId()},
 		{"source", req.GetSource()},
+		{"content_type", req.GetContentType()},
+		{"traceparent", req.GetTraceparent()},
 	} {
 		if err := checkText(f.name, f.value); err != nil {
 			return err

@@ -44,7 +44,7 @@ func (f *foreign) record(id string) job.Record {
 	text, body := f.long[:f.text], f.long[:f.body]
 	f.mu.Unlock()
 	r := job.Record{
-		JobID: id, Event: text, Status: text, Source: text, FirstSeen: time.Now(), LastSeen: time.Now(), Deliveries: 1 << 60, Conflicts: 1 << 60,
+		JobID: id, Event: text, Status: text, Source: text, ContentType: text, Traceparent: text, FirstSeen: time.Now(), LastSeen: time.Now(), Deliveries: 1 << 60, Conflicts: 1 << 60,
 		LastConflict: &job.Conflict{Kind: job.ConflictEvent, Event: text, Status: text, Time: time.Now()},
 		Work: job.Work{State: f.state, Mode: job.ModeLeased, Due: time.Now(), Token: text, Generation: 1 << 60, Attempts: 1 << 30,
 			Result: text, Error: text},
@@ -195,6 +195,7 @@ func TestForeignTextsAreCut(t *testing.T) {
 		limit       int
 	}{
 		{"event", j.GetEvent(), 128}, {"status", j.GetStatus(), 64}, {"source", j.GetSource(), 64},
+		{"content_type", j.GetContentType(), 128}, {"traceparent", j.GetTraceparent(), 54}, // at a character of two bytes
 		{"stored_event", c.GetStoredEvent(), 128}, {"stored_status", c.GetStoredStatus(), 64},
 		{"delivered_event", c.GetDeliveredEvent(), 128}, {"delivered_status", c.GetDeliveredStatus(), 64},
 		{"result", w.GetResult(), 64 << 10}, {"last_error", w.GetLastError(), 4 << 10},

@@ -16,6 +16,7 @@ func fromRequest(r *joboncev1.RecordDeliveryRequest) (job.Input, error) {
 	in := job.Input{
 		JobID: r.GetJobId(), Event: r.GetEvent(), Status: r.GetStatus(), Opaque: r.GetOpaquePayload(),
 		RequestID: r.GetRequestId(), Mode: job.WorkMode(r.GetWorkMode()), Source: r.GetSource(),
+		ContentType: r.GetContentType(), Traceparent: r.GetTraceparent(), BodyOmitted: r.GetPayloadOmittedBytes(),
 	}
 	switch b := r.GetBody().(type) {
 	case *joboncev1.RecordDeliveryRequest_Payload:
@@ -74,7 +75,8 @@ func toJob(r *job.Record) *joboncev1.Job {
 		Source:             clip(r.Source, job.MaxSourceBytes),
 		PayloadDroppedTime: toTime(r.BodyDropped), FirstSeenTime: toTime(r.FirstSeen), LastSeenTime: toTime(r.LastSeen),
 		Deliveries: r.Deliveries, Conflicts: r.Conflicts, LastConflict: toConflict(r, r.LastConflict),
-		Work: toWork(&r.Work), PayloadEdited: r.BodyEdited,
+		Work: toWork(&r.Work), PayloadEdited: r.BodyEdited, PayloadOmittedBytes: r.BodyOmitted,
+		ContentType: clip(r.ContentType, job.MaxContentTypeBytes), Traceparent: clip(r.Traceparent, job.MaxTraceparentBytes),
 	}
 	switch r.Body.Kind {
 	case job.BodyText:
@@ -89,7 +91,7 @@ func toJob(r *job.Record) *joboncev1.Job {
 func toWork(w *job.Work) *joboncev1.Work {
 	work := &joboncev1.Work{
 		State: joboncev1.WorkState(w.State), Mode: joboncev1.WorkMode(w.Mode), Attempts: w.Attempts, Generation: w.Generation,
-		DueTime: toTime(w.Due), LastError: clip(w.Error, job.MaxErrorBytes),
+		DueTime: toTime(w.Due), LastError: clip(w.Error, job.MaxErrorBytes), Requeues: w.Requeues,
 	}
 	if w.State == job.StateCompleted {
 		work.Result = clip(w.Result, job.MaxResultBytes)

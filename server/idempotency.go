@@ -132,6 +132,9 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 	if d.StatusUnread == job.UnreadValue {
 		s.observer.Unread("status")
 	}
+	if d.TraceparentUnread {
+		s.observer.Unread("traceparent")
+	}
 	return d, nil
 }
 

@@ -97,11 +97,11 @@ func TestObserverOfUnreadFields(t *testing.T) {
 	reqs := []*joboncev1.RecordDeliveryRequest{
 		text("number", `{"event":1}`), text("long", `{"event":"`+strings.Repeat("x", 129)+`","status":{}}`),
 		text("null", `{"event":null}`), text("form", "event=e"), raw("bytes", []byte(`{"event":1}`)), said, opaque,
-		text("", `{"event":1}`),
+		text("", `{"event":1}`), {JobId: "trace", Traceparent: "00-1-2-3"},
 	}
 	want := [][]string{
 		{"unread event", first}, {"unread event", "unread status", first}, {first}, {first}, {first}, {first}, {first},
-		{"failed INVALID_FIELD"},
+		{"failed INVALID_FIELD"}, {"unread traceparent", first},
 	}
 	for i, req := range reqs {
 		_, _ = s.RecordDelivery(t.Context(), req)

@@ -95,6 +95,8 @@ func jobText(job *joboncev1.Job) string {
 	line("event", job.GetEvent())
 	line("status", job.GetStatus())
 	optional("source", job.GetSource())
+	optional("content_type", job.GetContentType())
+	optional("traceparent", job.GetTraceparent())
 	line("deliveries", fmt.Sprint(job.GetDeliveries()))
 	line("first_seen", timestamp(job.GetFirstSeenTime()))
 	line("last_seen", timestamp(job.GetLastSeenTime()))
@@ -111,6 +113,9 @@ func jobText(job *joboncev1.Job) string {
 		line("last_conflict", pairs.String())
 	}
 	optional("payload_dropped", timestamp(job.GetPayloadDroppedTime()))
+	if n := job.GetPayloadOmittedBytes(); n > 0 {
+		line("payload_omitted", fmt.Sprintf("%d bytes, too large to be kept", n))
+	}
 	if job.GetPayloadEdited() {
 		line("payload_edited", "true: it is not the one that was received")
 	}
@@ -134,6 +139,9 @@ func workLines(w *joboncev1.Work, line, optional func(key, value string)) {
 	optional("work_due", timestamp(w.GetDueTime()))
 	if w.GetAttempts() > 0 {
 		line("work_attempts", fmt.Sprint(w.GetAttempts()))
+	}
+	if w.GetRequeues() > 0 {
+		line("work_requeues", fmt.Sprint(w.GetRequeues()))
 	}
 	optional("work_result", w.GetResult())
 	optional("work_error", w.GetLastError())

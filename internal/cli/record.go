@@ -22,7 +22,7 @@ import (
 
 // recordFlags is what the flags of record set.
 type recordFlags struct {
-	jobID, event, status, payload, requestID, source string
+	jobID, event, status, payload, requestID, source, contentType string
 
 	opaque bool
 	mode   config.Choice
@@ -82,8 +82,9 @@ answer cannot be written, the lease's token and the request id with which to get
 	flags.Var(&f.mode, "work-mode", "who does the work")
 	flags.DurationVar(&f.lease, "lease", 0, "how long the lease runs, with --work-mode leased: 1s to 24h")
 	flags.StringVar(&f.source, "source", "", "where the event came from, such as webhook or poll")
+	flags.StringVar(&f.contentType, "content-type", "", "the payload's media `type`, for whoever forwards it, such as application/xml")
 	config.MayBeEmpty(flags, "payload")
-	config.CommandLineAlone(flags, "job-id", "event", "status", "payload", "opaque-payload", "request-id")
+	config.CommandLineAlone(flags, "job-id", "event", "status", "payload", "opaque-payload", "request-id", "content-type")
 	configured(cmd, "client", keys)
 	return cmd
 }
@@ -95,6 +96,7 @@ func (f *recordFlags) request(ctx context.Context, flags *pflag.FlagSet, stdin i
 	}
 	req := &joboncev1.RecordDeliveryRequest{
 		JobId: f.jobID, Event: f.event, Status: f.status, OpaquePayload: f.opaque, RequestId: f.requestID, Source: f.source,
+		ContentType: f.contentType,
 		WorkMode: joboncev1.WorkMode(joboncev1.WorkMode_value["WORK_MODE_"+strings.ToUpper(f.mode.Value)]),
 	}
 	if flags.Changed("lease") {

@@ -64,7 +64,8 @@ func Decide(r *Record, d *Delivery, now time.Time) Verdict {
 // isCreator tells whether d is the logical call that made r. The same request id with another body is another call: a
 // frontend that reuses ids must not start work twice.
 func isCreator(r *Record, d *Delivery) bool {
-	return d.RequestID != "" && r.RequestID == d.RequestID && r.Fingerprint == d.Fingerprint
+	return d.RequestID != "" && r.RequestID == d.RequestID && r.Fingerprint == d.Fingerprint &&
+		r.BodyOmitted == d.BodyOmitted
 }
 
 // isHolder tells whether d is the logical call that the current lease was granted to.
@@ -79,7 +80,7 @@ func compare(r *Record, d *Delivery, now time.Time) *Conflict {
 	switch {
 	case differ(r.Event, d.Event) || differ(r.Status, d.Status):
 		kind = ConflictEvent
-	case r.Source == d.Source && differ(r.Fingerprint, d.Fingerprint):
+	case r.Source == d.Source && (differ(r.Fingerprint, d.Fingerprint) || differ(r.BodyOmitted, d.BodyOmitted)):
 		kind = ConflictBody
 	default:
 		return nil
@@ -96,4 +97,8 @@ func hidesEvent(r *Record, d *Delivery) bool {
 	return r.Event != "" && d.EventUnread != UnreadNothing || r.Status != "" && d.StatusUnread != UnreadNothing
 }
 
-func differ(a, b string) bool { return a != "" && b != "" && a != b }
+// differ tells whether two values are both there and not the same.
+func differ[T comparable](a, b T) bool {
+	var none T
+	return a != none && b != none && a != b
+}

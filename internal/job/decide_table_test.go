@@ -306,6 +306,10 @@ func TestDecide(t *testing.T) {
 	same := job.Delivery{JobID: "j", Event: "e", Status: "s", RequestID: "r", Fingerprint: "f", Source: "webhook"}
 	record := func(f func(*job.Record)) job.Record { r := base; f(&r); return r }
 	delivery := func(f func(*job.Delivery)) job.Delivery { d := same; f(&d); return d }
+	leftOut := func(n int64) func(*job.Record) { return func(r *job.Record) { r.Fingerprint, r.BodyOmitted = "", n } }
+	sentLeftOut := func(n int64) func(*job.Delivery) {
+		return func(d *job.Delivery) { d.Fingerprint, d.BodyOmitted = "", n }
+	}
 	first := job.Verdict{Disposition: job.First, StartWork: true, FirstDelivery: true}
 	duplicate := job.Verdict{Disposition: job.Duplicate}
 	conflict := func(k job.ConflictKind, event, status string) job.Verdict {
@@ -326,6 +330,12 @@ func TestDecide(t *testing.T) {
 		"no body":                   {base, delivery(func(d *job.Delivery) { d.Fingerprint = "" }), duplicate},
 		"other event":               {base, delivery(func(d *job.Delivery) { d.Event = "x" }), conflict(job.ConflictEvent, "x", "s")},
 		"other status":              {base, delivery(func(d *job.Delivery) { d.Status = "x" }), conflict(job.ConflictEvent, "e", "x")},
+		"creator, left out":         {record(leftOut(7)), delivery(sentLeftOut(7)), first},
+		"left out since":            {base, delivery(sentLeftOut(7)), duplicate},
+		"another one was":           {record(leftOut(7)), delivery(sentLeftOut(8)), conflict(job.ConflictBody, "e", "s")},
+		"of another source":         {record(leftOut(7)), delivery(func(d *job.Delivery) { sentLeftOut(8)(d); d.Source = "poll" }), duplicate},
+		"no longer left out":        {record(leftOut(7)), same, duplicate},
+		"other type or trace":       {base, delivery(func(d *job.Delivery) { d.ContentType, d.Traceparent = "text/xml", "t" }), first},
 		"no request id anywhere": {record(func(r *job.Record) { r.RequestID = "" }),
 			delivery(func(d *job.Delivery) { d.RequestID = "" }), duplicate},
 		"record by a plain upsert": {job.Record{JobID: "j", Event: "e", Status: "s", Work: untracked}, same, duplicate},

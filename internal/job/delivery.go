@@ -23,6 +23,11 @@ type Input struct {
 	// Lease is nil when none was given; zero is not the same.
 	Lease  *time.Duration
 	Source string
+	// ContentType is the media type of the body, Traceparent the W3C trace context.
+	ContentType string
+	Traceparent string
+	// BodyOmitted is the size in bytes of a body that is too large to be kept.
+	BodyOmitted int64
 }
 
 // Delivery is a checked delivery. Make one with [Input.Delivery].
@@ -44,6 +49,12 @@ type Delivery struct {
 	Mode      WorkMode
 	Lease     time.Duration
 	Source    string
+
+	ContentType string
+	// Traceparent is well-formed or empty; TraceparentUnread is whether there was one that is not.
+	Traceparent       string
+	TraceparentUnread bool
+	BodyOmitted       int64
 }
 
 // Unread says why a delivery says nothing of what its body may hold. Nothing said is agreement; what cannot be read is not.
@@ -63,7 +74,15 @@ const (
 func (in Input) Delivery(maxBody int) (Delivery, error) {
 	d := Delivery{
 		JobID: in.JobID, Event: in.Event, Status: in.Status, Body: in.Body,
-		RequestID: in.RequestID, Mode: in.Mode, Source: in.Source,
+		RequestID: in.RequestID, Mode: in.Mode, Source: in.Source, ContentType: in.ContentType, BodyOmitted: in.BodyOmitted,
+	}
+	if err := in.checkOmitted(); err != nil {
+		return d, err
+	}
+	if wellFormedTraceparent(in.Traceparent) {
+		d.Traceparent = in.Traceparent
+	} else {
+		d.TraceparentUnread = in.Traceparent != ""
 	}
 	if n := len(in.Body.Data); n > maxBody {
 		field := "payload"
@@ -95,6 +114,9 @@ func (in Input) Delivery(maxBody int) (Delivery, error) {
 			return d, err
 		}
 	}
+	if err := CheckContentType(d.ContentType); err != nil {
+		return d, err
+	}
 	if d.RequestID == d.JobID {
 		return d, &InvalidError{Field: "request_id", Problem: "equals job_id; it must be a fresh random value for every incoming request"}
 	}
@@ -121,12 +143,24 @@ func (d *Delivery) fillFromBody(opaque bool) (info payload.Info, err error) {
 		info = payload.Scan(d.Body.Data, payload.Limits{JobID: MaxJobIDBytes, Event: MaxEventBytes, Status: MaxStatusBytes})
 		d.Object = info.Object && !info.BOM
 	}
-	whole := d.Body.Data != "" && (opaque || !info.Object)
+	whole := d.Body.Data != "" && (opaque || !info.Object) || d.BodyOmitted > 0
 	if !whole {
 		err = d.takeFrom(&info)
 	}
 	d.EventUnread, d.StatusUnread = unread(d.Event, whole, info.Event), unread(d.Status, whole, info.Status)
 	return info, err
+}
+
+// checkOmitted checks the size of a body that was left out.
+func (in *Input) checkOmitted() error {
+	const field = "payload_omitted_bytes"
+	switch {
+	case in.BodyOmitted < 0:
+		return &InvalidError{Field: field, Problem: fmt.Sprintf("is %d", in.BodyOmitted)}
+	case in.BodyOmitted > 0 && in.Body.Kind != BodyNone:
+		return &InvalidError{Field: field, Problem: "goes without a payload"}
+	}
+	return nil
 }
 
 // takeFrom takes what an object says.
@@ -197,6 +231,7 @@ func (d *Delivery) NewRecord(now time.Time) Record {
 	r := Record{
 		JobID: d.JobID, Event: d.Event, Status: d.Status, Body: d.Body, Fingerprint: d.Fingerprint,
 		RequestID: d.RequestID, Source: d.Source, FirstSeen: seen, LastSeen: seen,
+		ContentType: d.ContentType, Traceparent: d.Traceparent, BodyOmitted: d.BodyOmitted,
 		Work: Work{State: StateUntracked, Mode: d.Mode},
 	}
 	switch d.Mode {

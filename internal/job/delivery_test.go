@@ -66,6 +66,13 @@ func TestDeliveryRefuses(t *testing.T) {
 		"long lease":                 {job.Input{JobID: "a", Mode: job.ModeLeased, Lease: dur(24*time.Hour + 1)}, "lease_duration"},
 		"lease on untracked":         {job.Input{JobID: "a", Lease: dur(time.Minute)}, "lease_duration"},
 		"zero lease on untracked":    {job.Input{JobID: "a", Lease: dur(0)}, "lease_duration"},
+		"long content type":          {job.Input{JobID: "a", ContentType: strings.Repeat("x", 129)}, "content_type"},
+		"content type with a line":   {job.Input{JobID: "a", ContentType: "text/plain\r\nX-Admin: 1"}, "content_type"},
+		"content type not UTF-8":     {job.Input{JobID: "a", ContentType: "text/\xff"}, "content_type"},
+		"fewer than no bytes left":   {job.Input{JobID: "a", BodyOmitted: -1}, "payload_omitted_bytes"},
+		"left out and not":           {job.Input{JobID: "a", BodyOmitted: 1, Body: text("x")}, "payload_omitted_bytes"},
+		"left out and empty":         {job.Input{JobID: "a", BodyOmitted: 1, Body: text("")}, "payload_omitted_bytes"},
+		"left out with the id":       {job.Input{BodyOmitted: 1}, "job_id"},
 		"lease on queued":            {job.Input{JobID: "a", Mode: job.ModeQueued, Lease: dur(time.Minute)}, "lease_duration"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,6 +165,8 @@ func TestDeliveryUnread(t *testing.T) {
 		"bytes":              {raw(`{"event":"e"}`), body, body},
 		"opaque":             {opaque(`{"event":"e","status":1}`), body, body},
 		"opaque event alone": {job.Input{JobID: "a", Event: "e", Opaque: true, Body: text(`{}`)}, nothing, body},
+		"left out":           {job.Input{JobID: "a", BodyOmitted: 1}, body, body},
+		"said, left out":     {said(job.Input{JobID: "a", BodyOmitted: 1}), nothing, nothing},
 		"said, a number":     {said(in(`{"event":1,"status":2}`)), nothing, nothing},
 		"said, form":         {said(in(`event=f`)), nothing, nothing},
 		"said, bytes":        {said(raw(`{}`)), nothing, nothing},
@@ -167,6 +176,34 @@ func TestDeliveryUnread(t *testing.T) {
 			d, err := c.in.Delivery(1000)
 			if err != nil || d.EventUnread != c.event || d.StatusUnread != c.status {
 				t.Errorf("event %d, status %d, %v; want %d, %d", d.EventUnread, d.StatusUnread, err, c.event, c.status)
+			}
+		})
+	}
+}
+
+// TestTraceparent: what is not a trace context of today's form is left out, and costs nobody a delivery.
+func TestTraceparent(t *testing.T) {
+	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for name, c := range map[string]struct{ in, want string }{
+		"absent":             {"", ""},
+		"well-formed":        {good, good},
+		"a version to come":  {"cc" + good[2:], "cc" + good[2:]},
+		"a longer one":       {"cc" + good[2:] + "-what-comes", ""},
+		"forbidden version":  {"ff" + good[2:], ""},
+		"upper case":         {strings.ToUpper(good), ""},
+		"trace of zeros":     {"00-00000000000000000000000000000000-00f067aa0ba902b7-01", ""},
+		"parent of zeros":    {"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01", ""},
+		"short":              {good[:54], ""},
+		"other separators":   {strings.ReplaceAll(good, "-", "_"), ""},
+		"line end":           {good[:54] + "\n", ""},
+		"line end after all": {good + "\n", ""},
+		"not UTF-8":          {good[:54] + "\xff", ""},
+		"very long":          {strings.Repeat("0", 1<<20), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := job.Input{JobID: "a", Traceparent: c.in}.Delivery(1000)
+			if err != nil || d.Traceparent != c.want || d.TraceparentUnread != (c.in != c.want) {
+				t.Errorf("got %q, left out %t, %v; want %q", d.Traceparent, d.TraceparentUnread, err, c.want)
 			}
 		})
 	}

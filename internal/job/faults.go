@@ -31,6 +31,8 @@ func (r *Record) bodyFaults(fault func(string, ...any)) {
 	switch {
 	case !r.BodyDropped.IsZero() && r.Body.Data != "":
 		fault("has a payload that was dropped")
+	case r.BodyOmitted < 0 || r.BodyOmitted > 0 && (r.Body.Kind != BodyNone || r.Fingerprint != ""):
+		fault("has a payload, and says that one of %d bytes was left out", r.BodyOmitted)
 	case !r.BodyDropped.IsZero():
 	case r.Body.Data == "" && r.Fingerprint != "":
 		fault("has no payload, but the fingerprint of one")
@@ -59,7 +61,7 @@ func (w *Work) faults(fault func(string, ...any)) {
 	if (w.Mode == ModeUntracked) != (w.State == StateUntracked) {
 		fault("is %s in the wrong work mode", w.State)
 	}
-	if w.Attempts < 0 || w.Generation < 0 {
-		fault("counts %d attempts and %d leases", w.Attempts, w.Generation)
+	if w.Attempts < 0 || w.Generation < 0 || w.Requeues < 0 {
+		fault("counts %d attempts, %d leases and %d requeues", w.Attempts, w.Generation, w.Requeues)
 	}
 }

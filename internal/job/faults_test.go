@@ -37,12 +37,14 @@ func lifeOf(t *testing.T) map[string]job.Record {
 	claimed.Work = claimed.Work.Claim(grant, now)
 	dropped := record(job.ModeUntracked, "body")
 	dropped.Body, dropped.BodyDropped = job.Body{}, now
+	omitted := record(job.ModeQueued, "")
+	omitted.Body, omitted.BodyOmitted, omitted.Work.Requeues = job.Body{}, 2<<20, 3
 	conflict := record(job.ModeUntracked, "body")
 	conflict.Conflicts, conflict.LastConflict = 1, &job.Conflict{Kind: job.ConflictBody, Time: now}
 	token := leased.Work.Token
 	return map[string]job.Record{
 		"untracked": record(job.ModeUntracked, "body"), "bodyless": record(job.ModeUntracked, ""), "leased": leased,
-		"queued": queued, "claimed": claimed, "dropped": dropped, "conflict": conflict,
+		"queued": queued, "left out": omitted, "claimed": claimed, "dropped": dropped, "conflict": conflict,
 		"renewed":   with(leased.Work.Renew(token, time.Hour, now)),
 		"completed": with(leased.Work.Complete(token, "done")),
 		"released":  with(leased.Work.Release(token, job.Release{Error: "e"}, now)),
@@ -75,6 +77,9 @@ func TestFaults(t *testing.T) {
 		{"untracked", "SHA-256", func(r *job.Record) { r.Body.Data = "bodY" }},
 		{"untracked", "SHA-256", func(r *job.Record) { r.Fingerprint = "" }},
 		{"untracked", "no payload", func(r *job.Record) { r.Body = job.Body{} }},
+		{"untracked", "was left out", func(r *job.Record) { r.BodyOmitted = 7 }},
+		{"bodyless", "was left out", func(r *job.Record) { r.BodyOmitted = -7 }},
+		{"queued", "requeues", func(r *job.Record) { r.Work.Requeues = -1 }},
 		{"dropped", "was dropped", func(r *job.Record) { r.Body = job.Body{Kind: job.BodyText, Data: "body"} }},
 		{"untracked", "work mode", func(r *job.Record) { r.Work.Mode = job.ModeLeased }},
 		{"queued", "work mode", func(r *job.Record) { r.Work.Mode = job.ModeUntracked }},

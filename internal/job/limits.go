@@ -2,6 +2,8 @@ package job
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -10,11 +12,14 @@ import (
 // The limits of a delivery's fields, in bytes. That of job_id keeps it well under MongoDB's index key and within what
 // other systems take for a key.
 const (
-	MaxJobIDBytes     = 255
-	MaxEventBytes     = 128
-	MaxStatusBytes    = 64
-	MaxSourceBytes    = 64
-	MaxRequestIDBytes = 128
+	MaxJobIDBytes       = 255
+	MaxEventBytes       = 128
+	MaxStatusBytes      = 64
+	MaxSourceBytes      = 64
+	MaxRequestIDBytes   = 128
+	MaxContentTypeBytes = 128
+	// MaxTraceparentBytes is the length of every well-formed one.
+	MaxTraceparentBytes = 55
 
 	// DefaultMaxBodyBytes is the limit of a body unless the operator sets another, MaxBodyBytes the highest one
 	// that may be set: a job must fit into a response that a client with gRPC's default limit of 4 MiB can receive.
@@ -54,12 +59,33 @@ func CheckJobID(id string) error {
 	case !utf8.ValidString(id):
 		return &InvalidError{Field: "job_id", Problem: "is not valid UTF-8"}
 	}
-	for _, r := range id {
+	return checkControls("job_id", id)
+}
+
+func checkControls(field, value string) error {
+	for _, r := range value {
 		if unicode.IsControl(r) {
-			return &InvalidError{Field: "job_id", Problem: fmt.Sprintf("holds the control character %U", r)}
+			return &InvalidError{Field: field, Problem: fmt.Sprintf("holds the control character %U", r)}
 		}
 	}
 	return nil
+}
+
+// CheckContentType checks the media type of a body: it must be fit for a header of HTTP. Empty is fine.
+func CheckContentType(value string) error {
+	if err := CheckText("content_type", value, MaxContentTypeBytes); err != nil {
+		return err
+	}
+	return checkControls("content_type", value)
+}
+
+// traceparents are the well-formed ones of the W3C's Trace Context, level 2, section 3.2: version, trace, parent and flags, in
+// lower-case hex. The version ff, and traces and parents of zeros alone, are forbidden there.
+var traceparents = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+func wellFormedTraceparent(s string) bool {
+	return len(s) == MaxTraceparentBytes && traceparents.MatchString(s) && s[:2] != "ff" &&
+		strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
 }
 
 // CheckLease checks the duration of a lease; nil when it is missing.

@@ -83,7 +83,12 @@ type Record struct {
 	// RequestID is the logical call that created the record; empty for records that others wrote.
 	RequestID string
 	Source    string
-	FirstSeen time.Time
+	// ContentType is the media type of the body, as it was given; Traceparent the W3C trace context. Empty when there is none.
+	ContentType string
+	Traceparent string
+	// BodyOmitted is the size in bytes of a body that was too large to be kept; 0 when none was.
+	BodyOmitted int64
+	FirstSeen   time.Time
 	// LastSeen is the latest delivery; the zero time where nobody kept it.
 	LastSeen     time.Time
 	Deliveries   int64
@@ -110,6 +115,8 @@ type Work struct {
 	Attempts int32
 	// Lapses counts the leases in a row that ended without a word of their holder.
 	Lapses int32
+	// Requeues counts how often an operator has put the work back into the queue.
+	Requeues int32
 	// RequestID is the RecordDelivery call that holds the running lease, RequestFingerprint that of its body.
 	RequestID          string
 	RequestFingerprint string

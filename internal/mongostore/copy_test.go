@@ -37,6 +37,13 @@ func copiedRecords(t *testing.T) []job.Record {
 			switch {
 			case i%3 == 1:
 				r.Conflicts, r.LastConflict = 2, &job.Conflict{Kind: job.ConflictEvent, Event: "other", Time: now}
+			case i == 0:
+				r.BodyOmitted, r.ContentType = 5<<20, "text/xml"
+				if mode != job.ModeUntracked {
+					r.Work.Requeues = 2
+				}
+			case i == 2:
+				r.ContentType, r.Traceparent = "application/json", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 			case i == 3:
 				r.Body, r.BodyDropped = job.Body{}, now
 			}

@@ -76,6 +76,12 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 			r.RequestID = textOf(v)
 		case fieldSource:
 			r.Source = textOf(v)
+		case fieldContentType:
+			r.ContentType = textOf(v)
+		case fieldTraceparent:
+			r.Traceparent = textOf(v)
+		case fieldPayloadOmitted:
+			r.BodyOmitted = max(0, intOf(v))
 		case fieldConflicts:
 			r.Conflicts = intOf(v)
 		case fieldLastConflict:
@@ -170,6 +176,8 @@ func decodeWork(doc bson.Raw) job.Work {
 			granted = time.Duration(intOf(v)) * time.Millisecond
 		case workLapses:
 			w.Lapses = int32(intOf(v))
+		case workRequeues:
+			w.Requeues = int32(intOf(v))
 		case workToken:
 			w.Token = textOf(v)
 		case workGeneration:

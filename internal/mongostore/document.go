@@ -24,6 +24,9 @@ const (
 	fieldFingerprint    = "fingerprint"
 	fieldRequestID      = "request_id"
 	fieldSource         = "source"
+	fieldContentType    = "content_type"
+	fieldTraceparent    = "traceparent"
+	fieldPayloadOmitted = "payload_omitted" // bytes
 	fieldLastSeen       = "last_seen"
 	fieldConflicts      = "conflicts"
 	fieldLastConflict   = "last_conflict"
@@ -45,6 +48,7 @@ const (
 	workDue         = "due"
 	workGranted     = "granted" // milliseconds
 	workLapses      = "lapses"
+	workRequeues    = "requeues"
 	workToken       = "token"
 	workGeneration  = "generation"
 	workAttempts    = "attempts"
@@ -132,6 +136,11 @@ func appendRecord(b []byte, r *job.Record, embed embedding) (_ []byte, embedded 
 	}
 	b = appendNonEmpty(b, fieldRequestID, r.RequestID)
 	b = appendNonEmpty(b, fieldSource, r.Source)
+	b = appendNonEmpty(b, fieldContentType, r.ContentType)
+	b = appendNonEmpty(b, fieldTraceparent, r.Traceparent)
+	if r.BodyOmitted > 0 {
+		b = bsoncore.AppendInt64Element(b, fieldPayloadOmitted, r.BodyOmitted)
+	}
 	if r.Work.State != job.StateUntracked {
 		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work, r.Work.RequestFingerprint != r.Fingerprint))
 	}
@@ -156,6 +165,9 @@ func workDocument(w *job.Work, fingerprint bool) bsoncore.Document {
 	b = bsoncore.AppendInt32Element(b, workAttempts, w.Attempts)
 	if w.Lapses > 0 {
 		b = bsoncore.AppendInt32Element(b, workLapses, w.Lapses)
+	}
+	if w.Requeues > 0 {
+		b = bsoncore.AppendInt32Element(b, workRequeues, w.Requeues)
 	}
 	b = appendNonEmpty(b, workRequestID, w.RequestID)
 	if w.RequestID != "" && fingerprint {

@@ -96,6 +96,7 @@ func foreign() []bson.D {
 	text := func(name string, v any) bson.D { return bson.D{{Key: fieldJobID, Value: "j"}, {Key: name, Value: v}} }
 	docs := []bson.D{{}, {{Key: "_id", Value: 1}}, text(fieldEvent, nil), text(fieldStatus, 7), text(fieldFirstSeen, "yesterday"),
 		text(fieldLastSeen, int64(1)), text(fieldFingerprint, "text"), text(fieldRequestID, bson.A{}), text(fieldSource, bson.D{}),
+		text(fieldContentType, 1), text(fieldTraceparent, bson.A{}), text(fieldPayloadOmitted, "much"), text(fieldPayloadOmitted, -1),
 		text(fieldLastConflict, "x"), text(fieldLastConflict, bson.D{{Key: "kind", Value: 1}}), text(fieldWork, bson.A{1}),
 		text(fieldWork, bson.D{{Key: "state", Value: "unheard-of"}}), text(fieldPayloadText, 1), text(fieldPayloadBytes, "x"),
 		text(fieldEvent, "\xff"), text(fieldPayloadDropped, true), {{Key: fieldJobID, Value: bson.NewObjectID()}}}

@@ -84,10 +84,15 @@ func count(ctx context.Context, db querier) (n int64, err error) {
 
 // columnsOf are the columns of a record in a file of the schema, with what stands for those that it lacks.
 func columnsOf(schema int) string {
+	columns := recordColumns
 	if schema < 2 {
-		return strings.NewReplacer("work_granted", "NULL", "work_lapses", "0").Replace(recordColumns)
+		columns = strings.NewReplacer("work_granted", "NULL", "work_lapses", "0").Replace(columns)
 	}
-	return recordColumns
+	if schema < 3 {
+		columns = strings.NewReplacer("content_type", "NULL", "traceparent", "NULL", "payload_omitted", "NULL", "work_requeues", "0").
+			Replace(columns)
+	}
+	return columns
 }
 
 // each calls f with every job until that returns false, or with the fault of a row that holds what we never write.

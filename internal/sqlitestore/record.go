@@ -67,7 +67,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	text, bytes := bodyColumns(fresh.Body)
 	large := len(fresh.Body.Data) > smallBody
 	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, fresh.Source,
-		seen, seen, int64(fresh.Body.Kind), fresh.Work.Mode.String()}, workColumns(&fresh.Work)...)
+		orNull(fresh.ContentType), orNull(fresh.Traceparent), orNull(fresh.BodyOmitted), seen, seen, int64(fresh.Body.Kind), fresh.Work.Mode.String()}, workColumns(&fresh.Work)...)
 	if large {
 		args = append(args, nil, nil)
 	} else {

@@ -30,14 +30,16 @@ func workColumns(w *job.Work) []any {
 		due, granted = w.Due.UnixMilli(), w.Granted.Milliseconds()
 	}
 	return []any{w.State.String(), due, granted, orNull(w.Token), w.Generation, int64(w.Attempts), int64(w.Lapses),
-		orNull(w.RequestID), fingerprint, orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
+		int64(w.Requeues), orNull(w.RequestID), fingerprint, orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
 }
 
-func orNull(s string) any {
-	if s == "" {
+// orNull is what a column holds of v, which is NULL for an empty one.
+func orNull[T comparable](v T) any {
+	var none T
+	if v == none {
 		return nil
 	}
-	return s
+	return v
 }
 
 // row is a record and what the table knows of it beside.
@@ -57,20 +59,20 @@ type scannedWork struct {
 	state, mode                               string
 	due, granted                              sql.NullInt64
 	generation                                int64
-	attempts, lapses                          int32
+	attempts, lapses, requeues                int32
 	token, requestID, claimID, result, reason sql.NullString
 	fingerprint                               []byte
 }
 
 func (c *scannedWork) into() []any {
-	return []any{&c.state, &c.mode, &c.due, &c.granted, &c.token, &c.generation, &c.attempts, &c.lapses,
+	return []any{&c.state, &c.mode, &c.due, &c.granted, &c.token, &c.generation, &c.attempts, &c.lapses, &c.requeues,
 		&c.requestID, &c.fingerprint, &c.claimID, &c.result, &c.reason}
 }
 
 func (c *scannedWork) work() job.Work {
 	w := job.Work{
 		State: job.StateNamed(c.state), Mode: job.ModeNamed(c.mode), Token: c.token.String, Generation: c.generation,
-		Attempts: c.attempts, Lapses: c.lapses, RequestID: c.requestID.String, RequestFingerprint: string(c.fingerprint),
+		Attempts: c.attempts, Lapses: c.lapses, Requeues: c.requeues, RequestID: c.requestID.String, RequestFingerprint: string(c.fingerprint),
 		ClaimID: c.claimID.String, Result: c.result.String, Error: c.reason.String,
 	}
 	if c.due.Valid {
@@ -88,13 +90,14 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 		work                                scannedWork
 		fingerprint, bytes                  []byte
 		first, last                         int64
-		dropped, conflictTime               sql.NullInt64
+		omitted, dropped, conflictTime      sql.NullInt64
+		contentType, traceparent            sql.NullString
 		conflictKind                        sql.Null[uint8]
 		conflictEvent, conflictStatus, text sql.NullString
 	)
 	into := append([]any{
-		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &first, &last, &r.Deliveries,
-		&r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
+		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &contentType, &traceparent, &omitted,
+		&first, &last, &r.Deliveries, &r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
 	}, work.into()...)
 	if withBody {
 		into = append(into, &text, &bytes)
@@ -103,6 +106,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 		return r, err
 	}
 	r.Fingerprint = string(fingerprint)
+	r.ContentType, r.Traceparent, r.BodyOmitted = contentType.String, traceparent.String, omitted.Int64
 	r.FirstSeen, r.LastSeen = fromMillis(first), fromMillis(last)
 	if dropped.Valid {
 		r.BodyDropped = fromMillis(dropped.Int64)

@@ -72,11 +72,11 @@ type statements struct {
 	due, ofClaimCall                    *sql.Stmt
 }
 
-const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, first_seen, last_seen, deliveries,
-	body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time, ` + workOnly
+const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, content_type, traceparent, payload_omitted,
+	first_seen, last_seen, deliveries, body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time, ` + workOnly
 
 const workOnly = `work_state, work_mode, work_due, work_granted, work_token, work_generation, work_attempts, work_lapses,
-	work_request_id, work_fingerprint, work_claim_id, work_result, work_error`
+	work_requeues, work_request_id, work_fingerprint, work_claim_id, work_result, work_error`
 
 const (
 	byIDQuery = "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"
@@ -113,10 +113,11 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.mark, "SAVEPOINT delivery"},
 		{s.writer, &s.write.backToMark, "ROLLBACK TO delivery"},
 		{s.writer, &s.write.dropMark, "RELEASE delivery"},
-		{s.writer, &s.write.insert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen,
-				last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_granted, work_token, work_generation,
-				work_attempts, work_lapses, work_request_id, work_fingerprint, work_claim_id, work_result, work_error, text, bytes)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		{s.writer, &s.write.insert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, content_type,
+				traceparent, payload_omitted, first_seen, last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_granted,
+				work_token, work_generation, work_attempts, work_lapses, work_requeues, work_request_id, work_fingerprint, work_claim_id,
+				work_result, work_error, text, bytes)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (job_id) DO NOTHING`},
 		{s.writer, &s.write.count, `UPDATE jobs SET deliveries = deliveries + 1, last_seen = max(last_seen, ?) WHERE job_id = ?
 			RETURNING ` + recordColumns},
@@ -126,8 +127,8 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.workOf, "SELECT id, " + workOnly + " FROM jobs WHERE job_id = ?"},
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
 		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_granted = ?, work_token = ?,
-			work_generation = ?, work_attempts = ?, work_lapses = ?, work_request_id = ?, work_fingerprint = ?, work_claim_id = ?, work_result = ?, work_error = ?
-			WHERE id = ?`},
+			work_generation = ?, work_attempts = ?, work_lapses = ?, work_requeues = ?, work_request_id = ?, work_fingerprint = ?,
+			work_claim_id = ?, work_result = ?, work_error = ? WHERE id = ?`},
 		{s.writer, &s.write.complete, `UPDATE jobs SET work_state = 'completed', work_due = NULL, work_granted = NULL, work_lapses = 0,
 			work_request_id = NULL, work_fingerprint = NULL, work_claim_id = NULL, work_result = ?, work_error = NULL
 			WHERE job_id = ? AND work_state = 'leased' AND work_token = ?`},

@@ -114,7 +114,7 @@ func NewMetrics(b Build) *Metrics {
 	for _, method := range joboncev1.WorkService_ServiceDesc.Methods {
 		m.workJobs.WithLabelValues(method.MethodName)
 	}
-	for _, field := range []string{"event", "status"} {
+	for _, field := range []string{"event", "status", "traceparent"} {
 		m.unread.WithLabelValues(field)
 	}
 	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,

@@ -58,9 +58,21 @@ type RecordDeliveryRequest struct {
 	// is an error, not "absent".
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Where the event came from, such as `webhook` or `poll`. At most 64 bytes. Optional.
-	Source        string `protobuf:"bytes,10,opt,name=source,proto3" json:"source,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Source string `protobuf:"bytes,10,opt,name=source,proto3" json:"source,omitempty"`
+	// The media type of the body, as an HTTP header gives it. At most 128 bytes, no control characters. Optional: whoever
+	// forwards a body without one takes `application/json` for JSON, `text/plain; charset=utf-8` for other text, and
+	// `application/octet-stream` for bytes. The first delivery's is kept; another one is no conflict.
+	ContentType string `protobuf:"bytes,12,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// The W3C trace context of the event, such as the HTTP header of that name, so that who does the work can go on with the
+	// trace. 55 bytes. Optional. One that is not well-formed, or of a longer form than that of today, is left out and never an
+	// error, as W3C asks of those who receive one; the metric `jobonce_unread_fields_total` counts it.
+	Traceparent string `protobuf:"bytes,13,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	// The size in bytes of a body that is too large to be kept. There must be no body then, and `job_id` is required. Such a
+	// delivery claims like one whose body cannot be read. Of one source, two different sizes are a conflict. Default 0: nothing
+	// was left out.
+	PayloadOmittedBytes int64 `protobuf:"varint,14,opt,name=payload_omitted_bytes,json=payloadOmittedBytes,proto3" json:"payload_omitted_bytes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *RecordDeliveryRequest) Reset() {
@@ -172,6 +184,27 @@ func (x *RecordDeliveryRequest) GetSource() string {
 		return x.Source
 	}
 	return ""
+}
+
+func (x *RecordDeliveryRequest) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
+}
+
+func (x *RecordDeliveryRequest) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
+func (x *RecordDeliveryRequest) GetPayloadOmittedBytes() int64 {
+	if x != nil {
+		return x.PayloadOmittedBytes
+	}
+	return 0
 }
 
 type isRecordDeliveryRequest_Body interface {
@@ -622,7 +655,7 @@ var File_jobonce_v1_idempotency_service_proto protoreflect.FileDescriptor
 const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
 	"$jobonce/v1/idempotency_service.proto\x12\n" +
-	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xfa\x02\n" +
+	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xf3\x03\n" +
 	"\x15RecordDeliveryRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05event\x18\x02 \x01(\tR\x05event\x12\x16\n" +
@@ -635,7 +668,10 @@ const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\twork_mode\x18\b \x01(\x0e2\x14.jobonce.v1.WorkModeR\bworkMode\x12@\n" +
 	"\x0elease_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
 	"\x06source\x18\n" +
-	" \x01(\tR\x06sourceB\x06\n" +
+	" \x01(\tR\x06source\x12!\n" +
+	"\fcontent_type\x18\f \x01(\tR\vcontentType\x12 \n" +
+	"\vtraceparent\x18\r \x01(\tR\vtraceparent\x122\n" +
+	"\x15payload_omitted_bytes\x18\x0e \x01(\x03R\x13payloadOmittedBytesB\x06\n" +
 	"\x04body\"\xc0\x03\n" +
 	"\x16RecordDeliveryResponse\x129\n" +
 	"\vdisposition\x18\x01 \x01(\x0e2\x17.jobonce.v1.DispositionR\vdisposition\x12\x1d\n" +

@@ -474,11 +474,18 @@ type Job struct {
 	Source string `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
 	// Where the downstream work stands.
 	Work *Work `protobuf:"bytes,13,opt,name=work,proto3" json:"work,omitempty"`
+	// The media type of the body that the first delivery gave. At most 128 bytes; may be empty, for which see the field of
+	// RecordDeliveryRequest.
+	ContentType string `protobuf:"bytes,14,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// The trace context of the first delivery. 55 bytes, or empty.
+	Traceparent string `protobuf:"bytes,15,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// Set where the body comes along and is not the one that was received: what is stored of it has been changed since, by
 	// somebody other than JobOnce. It is given as it stands now.
 	PayloadEdited bool `protobuf:"varint,16,opt,name=payload_edited,json=payloadEdited,proto3" json:"payload_edited,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The size in bytes of a body that was too large to be kept; 0 when none was left out. The job has no body then.
+	PayloadOmittedBytes int64 `protobuf:"varint,17,opt,name=payload_omitted_bytes,json=payloadOmittedBytes,proto3" json:"payload_omitted_bytes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Job) Reset() {
@@ -613,11 +620,32 @@ func (x *Job) GetWork() *Work {
 	return nil
 }
 
+func (x *Job) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
+}
+
+func (x *Job) GetTraceparent() string {
+	if x != nil {
+		return x.Traceparent
+	}
+	return ""
+}
+
 func (x *Job) GetPayloadEdited() bool {
 	if x != nil {
 		return x.PayloadEdited
 	}
 	return false
+}
+
+func (x *Job) GetPayloadOmittedBytes() int64 {
+	if x != nil {
+		return x.PayloadOmittedBytes
+	}
+	return 0
 }
 
 type isJob_Body interface {
@@ -655,7 +683,9 @@ type Work struct {
 	// COMPLETED: what CompleteWork stored. At most 64 KiB; may be empty.
 	Result string `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
 	// The error that the latest ReleaseWork gave. At most 4 KiB; may be empty.
-	LastError     string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// How often the work was requeued by an operator. 0 when never.
+	Requeues      int32 `protobuf:"varint,8,opt,name=requeues,proto3" json:"requeues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -737,6 +767,13 @@ func (x *Work) GetLastError() string {
 		return x.LastError
 	}
 	return ""
+}
+
+func (x *Work) GetRequeues() int32 {
+	if x != nil {
+		return x.Requeues
+	}
+	return 0
 }
 
 // Lease is the right to do the work of a job until it ends, and the means to prove it.
@@ -1001,7 +1038,7 @@ var File_jobonce_v1_types_proto protoreflect.FileDescriptor
 const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"\x16jobonce/v1/types.proto\x12\n" +
-	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc7\x04\n" +
+	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x05\n" +
 	"\x03Job\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05event\x18\x02 \x01(\tR\x05event\x12\x16\n" +
@@ -1018,9 +1055,12 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	" \x01(\x03R\tconflicts\x129\n" +
 	"\rlast_conflict\x18\v \x01(\v2\x14.jobonce.v1.ConflictR\flastConflict\x12\x16\n" +
 	"\x06source\x18\f \x01(\tR\x06source\x12$\n" +
-	"\x04work\x18\r \x01(\v2\x10.jobonce.v1.WorkR\x04work\x12%\n" +
-	"\x0epayload_edited\x18\x10 \x01(\bR\rpayloadEditedB\x06\n" +
-	"\x04body\"\x87\x02\n" +
+	"\x04work\x18\r \x01(\v2\x10.jobonce.v1.WorkR\x04work\x12!\n" +
+	"\fcontent_type\x18\x0e \x01(\tR\vcontentType\x12 \n" +
+	"\vtraceparent\x18\x0f \x01(\tR\vtraceparent\x12%\n" +
+	"\x0epayload_edited\x18\x10 \x01(\bR\rpayloadEdited\x122\n" +
+	"\x15payload_omitted_bytes\x18\x11 \x01(\x03R\x13payloadOmittedBytesB\x06\n" +
+	"\x04body\"\xa3\x02\n" +
 	"\x04Work\x12+\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x15.jobonce.v1.WorkStateR\x05state\x12(\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x14.jobonce.v1.WorkModeR\x04mode\x12\x1a\n" +
@@ -1031,7 +1071,8 @@ const file_jobonce_v1_types_proto_rawDesc = "" +
 	"\bdue_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12\x16\n" +
 	"\x06result\x18\x06 \x01(\tR\x06result\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\xb3\x01\n" +
+	"last_error\x18\a \x01(\tR\tlastError\x12\x1a\n" +
+	"\brequeues\x18\b \x01(\x05R\brequeues\"\xb3\x01\n" +
 	"\x05Lease\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
