@@ -115,6 +115,8 @@ func (f *foreign) ChangeLeases(_ context.Context, changes []job.LeaseChange) []j
 
 func (f *foreign) Check(context.Context) error { return nil }
 
+func (f *foreign) LongestDue(context.Context) (string, time.Duration, error) { return "", 0, nil }
+
 func (f *foreign) CheckWork(context.Context) error { return nil }
 
 // TestEveryResponseIsBounded sends the worst records through every RPC. The client has gRPC's default limits, so a response

@@ -58,6 +58,8 @@ type Config struct {
 	LogCalls bool
 	// SlowCall is the time from which on a call is logged as slow. 0: DefaultSlowCall.
 	SlowCall time.Duration
+	// DueAlert is how long work may be due before that is an ERROR line, once a minute. 0: it never is.
+	DueAlert time.Duration
 	// Logger takes the server's log. Payloads are never written to it. nil: slog.Default().
 	Logger *slog.Logger
 	// Certificates secure the connections. nil: plaintext.
@@ -113,6 +115,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = job.DefaultMaxBodyBytes
+	}
+	if c.DueAlert < 0 {
+		return c, fmt.Errorf("server: DueAlert is %v, it must not be negative", c.DueAlert)
 	}
 	if c.MaxCalls < 0 || c.MaxCallBytes < 0 || c.MaxAnswerBytes < 0 || c.MaxConnections < 0 {
 		return c, errors.New("server: MaxCalls, MaxCallBytes, MaxAnswerBytes and MaxConnections must not be negative")

@@ -115,6 +115,8 @@ func (m *memoryJobs) Check(ctx context.Context) error {
 	return nil
 }
 
+func (m *memoryJobs) LongestDue(context.Context) (string, time.Duration, error) { return "", 0, nil }
+
 func (m *memoryJobs) CheckWork(context.Context) error {
 	if err := m.workUnready.Load(); err != nil {
 		return *err

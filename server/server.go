@@ -68,6 +68,7 @@ type Server struct {
 	log    *slog.Logger
 	grpc   *grpc.Server
 	health *healthService
+	due    *dueWatch
 	// door and answers bound what the calls hold.
 	door    *door
 	answers *answers
@@ -126,13 +127,14 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 
 	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...), door: door, answers: answers}
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger)
+	s.due = newDueWatch(jobs, cfg.DueAlert, cfg.Logger)
 	bell := newBell()
 	ours := entrance{s.grpc, door, true}
 	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{
 		jobs: jobs, maxBody: cfg.MaxBodyBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
 	})
 	joboncev1.RegisterWorkServiceServer(ours, &workService{
-		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping,
+		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping, due: s.due,
 	})
 	grpc_health_v1.RegisterHealthServer(entrance{s.grpc, door, false}, s.health)
 	reflection.Register(s.grpc)
@@ -158,6 +160,11 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 		defer close(healthDone)
 		s.health.run(ctx, s.cfg.StoreReady)
 	}()
+	dueDone := make(chan struct{})
+	go func() {
+		defer close(dueDone)
+		s.due.run(ctx)
+	}()
 	served := make(chan error, 1)
 	go func() {
 		served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: int64(s.cfg.MaxConnections)})
@@ -168,6 +175,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	s.health.stop()
 	s.stop()
 	<-healthDone
+	<-dueDone
 	// A server that is stopped before it serves says so with ErrServerStopped.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("server: serve on %v: %w", lis.Addr(), err)

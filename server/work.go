@@ -20,6 +20,7 @@ type workService struct {
 	jobs job.Worker
 	log  *slog.Logger
 	bell *bell
+	due  *dueWatch
 	// stopping ends when the server is to stop: nobody is kept waiting then.
 	stopping context.Context
 }
@@ -33,6 +34,7 @@ func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkReq
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
+	s.due.asked()
 	claimed, err := s.claim(ctx, r, req.GetWait().AsDuration())
 	if err == nil && ctx.Err() != nil {
 		err = ctx.Err()

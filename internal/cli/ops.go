@@ -80,6 +80,7 @@ func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.
 	o.metrics.WatchQueue(jobs.Queued, jobs.QueuedChanges)
 	o.metrics.WatchLine(srv.InLine)
 	o.metrics.WatchReady(jobs.Check)
+	o.metrics.WatchDue(srv.LongestDue, srv.LastClaim)
 	if store.clockOffset != nil {
 		o.metrics.WatchClock(store.clockOffset)
 	}

@@ -97,7 +97,7 @@ func (f *recordFlags) request(ctx context.Context, flags *pflag.FlagSet, stdin i
 	req := &joboncev1.RecordDeliveryRequest{
 		JobId: f.jobID, Event: f.event, Status: f.status, OpaquePayload: f.opaque, RequestId: f.requestID, Source: f.source,
 		ContentType: f.contentType,
-		WorkMode: joboncev1.WorkMode(joboncev1.WorkMode_value["WORK_MODE_"+strings.ToUpper(f.mode.Value)]),
+		WorkMode:    joboncev1.WorkMode(joboncev1.WorkMode_value["WORK_MODE_"+strings.ToUpper(f.mode.Value)]),
 	}
 	if flags.Changed("lease") {
 		req.LeaseDuration = durationpb.New(f.lease)

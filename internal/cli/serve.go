@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -32,6 +33,7 @@ type serveConfig struct {
 	store       storeConfig
 	maxBody     config.IntRange
 	maxConns    config.IntRange
+	dueAlert    time.Duration
 	logCalls    bool
 	logLevel    config.Choice
 	logFormat   config.Choice
@@ -62,6 +64,9 @@ written, the service goes on without.
 			}
 			if err := cfg.chooseOps(keys); err != nil {
 				return err
+			}
+			if cfg.dueAlert < 0 {
+				return usagef("--due-alert must not be negative")
 			}
 			if err := cfg.security.check(); err != nil {
 				return err
@@ -94,6 +99,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.StringVar(&cfg.adminListen, "admin-listen", "", "the old name of --ops-listen, deprecated; an `address`")
 	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxBodyBytes))
 	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
+	keys.DurationVar(&cfg.dueAlert, "due-alert", 5*time.Minute, "how long work may be due before that is an error in the log, once a minute; 0 for never")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
 	keys.Var(&cfg.logFormat, "log-format", "format of the log")
@@ -146,6 +152,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
 	calls := server.Config{
 		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
+		DueAlert:   cfg.dueAlert,
 		StoreReady: store.ready, Certificates: protected.certificates, Callers: protected.callers,
 	}
 	ops.observe(&batches, &calls)

@@ -64,6 +64,10 @@ type Worker interface {
 	// Nothing due is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
+	// LongestDue tells which of the work that a claim could take has been due for longest, and since how long by the store's
+	// clock. An empty id: none is due. It is one look at an index, and one that may be old. Errors are those of Get.
+	LongestDue(ctx context.Context) (jobID string, since time.Duration, err error)
+
 	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. Those that were granted to
 	// another call, or that another call with the same request id was told of since, stay. A claim that is gone already
 	// is no error.

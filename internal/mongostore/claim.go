@@ -201,6 +201,36 @@ func (c *claim) due(ctx context.Context) (due []candidate, f *failure) {
 	return due, f
 }
 
+// LongestDue implements [job.Worker]. It looks at the index and one document.
+func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Duration, err error) {
+	done, err := s.begin(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	defer done()
+	if err := s.CheckWork(ctx); err != nil { // without the index it would read the whole collection
+		return "", 0, err
+	}
+	if err := s.timed(ctx); err != nil {
+		return "", 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	now := job.Millis(s.now())
+	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}}
+	f := s.each(ctx, dueFilter(now, now, nil), options.Find().SetProjection(projection).SetLimit(1).
+		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
+		if r, err := decode(doc, false); err == nil {
+			jobID, since = r.JobID, now.Sub(r.Work.Due)
+		}
+		return true
+	})
+	if f != nil {
+		return "", 0, fmt.Errorf("%w: %v", job.ErrUnavailable, s.explain(f))
+	}
+	return jobID, since, nil
+}
+
 // confirm reads until it is known what the request holds, and gives that as the answer.
 func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 	for {

@@ -15,12 +15,13 @@ func TestClaimsUseTheDueIndex(t *testing.T) {
 	defer func() { testenv.OK(t, s.Close()) }()
 	for query, want := range map[string]string{
 		dueQuery:         "SEARCH jobs USING INDEX jobs_due",
+		longestDueQuery:  "SEARCH jobs USING INDEX jobs_due",
 		dueTooFarQuery:   "SEARCH jobs USING INDEX jobs_due",
 		unclaimableQuery: "CO-ROUTINE (subquery-1)\nSEARCH jobs USING INDEX jobs_unclaimable",
 		ofClaimCallQuery: "SEARCH jobs USING INDEX jobs_claim",
 		byIDQuery:        "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1",
 	} {
-		args := []any{1, 1, 1}[:map[string]int{dueQuery: 2, dueTooFarQuery: 3, unclaimableQuery: 2, ofClaimCallQuery: 2, byIDQuery: 1}[query]]
+		args := []any{1, 1, 1}[:map[string]int{dueQuery: 2, longestDueQuery: 2, dueTooFarQuery: 3, unclaimableQuery: 2, ofClaimCallQuery: 2, byIDQuery: 1}[query]]
 		rows, err := s.readerDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 		testenv.Must(t, err)
 		var plan []string

@@ -83,6 +83,9 @@ const (
 	// dueQuery names the states that can be claimed, as the index does.
 	dueQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
+	// longestDueQuery has more than one row for the sake of those that claims leave alone.
+	longestDueQuery = `SELECT job_id, work_due FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
+		ORDER BY work_due LIMIT ?2`
 	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
 	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
 		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -49,6 +51,45 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 		return nil, err
 	}
 	return claimed, nil
+}
+
+// LongestDue implements [job.Worker].
+func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Duration, err error) {
+	if err := s.usable(); err != nil {
+		return "", 0, err
+	}
+	defer s.tell()
+	s.mu.Lock()
+	alone := maps.Clone(s.leftAlone)
+	s.mu.Unlock()
+	jobID, since, err = s.longestDue(ctx, job.Millis(s.now()), alone)
+	switch {
+	case err == nil:
+		return jobID, since, nil
+	case s.closed.Load(): // meanwhile
+		return "", 0, s.usable()
+	case ctx.Err() != nil:
+		return "", 0, fmt.Errorf("%w: %w", job.ErrUnavailable, ctx.Err())
+	}
+	return "", 0, s.failed("read", err)
+}
+
+func (s *Store) longestDue(ctx context.Context, now time.Time, without map[string]bool) (jobID string, since time.Duration, err error) {
+	rows, err := s.readerDB.QueryContext(ctx, longestDueQuery, now.UnixMilli(), len(without)+1)
+	if err != nil {
+		return "", 0, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var due int64
+		if err := rows.Scan(&jobID, &due); err != nil {
+			return "", 0, err
+		}
+		if !without[jobID] {
+			return jobID, now.Sub(fromMillis(due)), nil
+		}
+	}
+	return "", 0, rows.Err()
 }
 
 // claimDue claims what is due. Jobs that turn out dead, or cannot be used, make room for others, so it looks again while it

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -81,6 +82,45 @@ func claimsOldestFirst(t *testing.T, e Env) {
 		if diff := cmp.Diff(c.want, names(claim(t, e.Store, fmt.Sprint("c", i), c.n, c.events...))); diff != "" {
 			t.Errorf("claim %d (-want +got):\n%s", i, diff)
 		}
+	}
+}
+
+func longestDue(t *testing.T, e Env) {
+	due := func(wantID string, wantSince time.Duration) {
+		t.Helper()
+		id, since, err := e.Store.LongestDue(t.Context())
+		if err != nil || id != wantID || since != wantSince {
+			t.Errorf("%q has been due for %v, %v; want %q, %v", id, since, err, wantID, wantSince)
+		}
+	}
+	record(t, e.Store, input("untracked", ""))
+	record(t, e.Store, leased("held", ""))
+	due("", 0)
+	record(t, e.Store, queued("early", ""))
+	due("early", 0)
+	e.Clock.Advance(time.Second)
+	record(t, e.Store, queued("late", ""))
+	e.Clock.Advance(10 * time.Second)
+	due("early", 11*time.Second)
+	got := claim(t, e.Store, "c", 1)
+	due("late", 10*time.Second)
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "early", got[0].Lease.Token, job.Release{Delay: 2 * time.Hour}))
+	late := claim(t, e.Store, "c2", 1)
+	due("", 0)
+	testenv.Must(t, job.Complete(t.Context(), e.Store, "late", late[0].Lease.Token, ""))
+	e.Clock.Advance(time.Hour)
+	id, since, err := e.Store.LongestDue(t.Context()) // a lease that lapsed
+	if err != nil || id != "held" || since < time.Minute || since > time.Hour {
+		t.Errorf("%q has been due for %v, %v; want held", id, since, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := e.Store.LongestDue(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	testenv.Must(t, e.Store.Close())
+	if _, _, err := e.Store.LongestDue(t.Context()); !errors.Is(err, job.ErrUnavailable) {
+		t.Errorf("closed: %v", err)
 	}
 }
 

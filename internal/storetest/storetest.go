@@ -86,6 +86,7 @@ func Run(t *testing.T, factory Factory) {
 		{"ManyChanges", manyChanges},
 		{"OtherEventNeverClaims", otherEventNeverClaims},
 		{"ClaimsOldestFirst", claimsOldestFirst},
+		{"LongestDue", longestDue},
 		{"ClaimFitsTheReply", claimFitsTheReply},
 		{"GrantedAndLapses", grantedAndLapses},
 		{"AttemptsRunOut", attemptsRunOut},

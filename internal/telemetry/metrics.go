@@ -3,6 +3,7 @@ package telemetry
 
 import (
 	"context"
+	"math"
 	"strings"
 	"time"
 
@@ -205,6 +206,24 @@ func (m *Metrics) WatchReady(check func(context.Context) error) {
 			return 1
 		}
 		return 0
+	})
+}
+
+// WatchDue shows for how long work has been due, and when it was last asked for. It may be called once.
+func (m *Metrics) WatchDue(longest func() (since time.Duration, ok bool), lastClaim func() time.Time) {
+	m.gauge("jobonce_longest_due_seconds", "How long the work that has been due for longest has been due.", func() float64 {
+		since, ok := longest()
+		if !ok {
+			return math.NaN()
+		}
+		return since.Seconds()
+	})
+	m.gauge("jobonce_last_claim_timestamp_seconds", "When ClaimWork was last called.", func() float64 {
+		t := lastClaim()
+		if t.IsZero() {
+			return 0
+		}
+		return float64(t.UnixMilli()) / 1000
 	})
 }
 

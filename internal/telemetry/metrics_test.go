@@ -37,6 +37,7 @@ func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	m.WatchCertificate(func() time.Time { return time.Unix(1, 0) })
 	m.WatchCallers(func() map[string]time.Time { return map[string]time.Time{"a": time.Unix(1, 0)} })
 	m.WatchClock(func() time.Duration { return -1500 * time.Millisecond })
+	m.WatchDue(func() (time.Duration, bool) { return 90 * time.Second, true }, func() time.Time { return time.UnixMilli(1500) })
 	m.WatchReady(check)
 	for _, want := range []codes.Code{codes.OK, codes.Unavailable} {
 		_, err := m.UnaryInterceptor()(t.Context(), nil, recordInfo, func(context.Context, any) (any, error) {
@@ -145,6 +146,8 @@ func TestValues(t *testing.T) {
 		`jobonce_delivery_failures_total{reason="OVERLOADED"} 1`,
 		`jobonce_delivery_failures_total{reason="OUTCOME_UNKNOWN"} 0`,
 		`jobonce_unread_fields_total{field="event"} 1`,
+		"jobonce_longest_due_seconds 90",
+		"jobonce_last_claim_timestamp_seconds 1.5",
 		`jobonce_unread_fields_total{field="status"} 0`,
 		`jobonce_work_jobs_total{method="ClaimWork"} 3`, `jobonce_work_jobs_total{method="CompleteWork"} 0`,
 		`jobonce_work_failures_total{reason="INVALID_FIELD"} 1`, `jobonce_work_failures_total{reason="LEASE_LOST"} 0`,
