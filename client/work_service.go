@@ -38,7 +38,7 @@ func (c *Client) claimWork(
 			return nil, sent, err
 		}
 	}
-	if err := checkTexts("worker_id", req.GetWorkerId(), "request_id", req.GetRequestId()); err != nil {
+	if err := checkTexts("worker_id", req.GetWorkerId(), "request_id", req.GetRequestId(), "job_id_prefix", req.GetJobIdPrefix()); err != nil {
 		return nil, sent, err
 	}
 	if req.GetRequestId() == "" {

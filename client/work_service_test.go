@@ -165,6 +165,7 @@ func TestWorkRefuses(t *testing.T) {
 		}{
 			"no claim":        {claim(nil), ""},
 			"no lease":        {claim(&joboncev1.ClaimWorkRequest{}), "lease_duration"},
+			"job_id_prefix":   {claim(&joboncev1.ClaimWorkRequest{LeaseDuration: minute, JobIdPrefix: bad}), "job_id_prefix"},
 			"event":           {claim(&joboncev1.ClaimWorkRequest{LeaseDuration: minute, Events: []string{"e", bad}}), "events[1]"},
 			"worker_id":       {claim(&joboncev1.ClaimWorkRequest{LeaseDuration: minute, WorkerId: bad}), "worker_id"},
 			"request_id":      {claim(&joboncev1.ClaimWorkRequest{LeaseDuration: minute, RequestId: bad}), "request_id"},

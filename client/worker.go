@@ -36,6 +36,8 @@ type WorkerConfig struct {
 	Lease time.Duration
 	// Events lets only jobs with one of these events be claimed; at most 100, each at most 128 bytes. Empty: any.
 	Events []string
+	// JobIDPrefix lets only jobs be claimed whose id begins with it. It ends in ":". Empty: any.
+	JobIDPrefix string
 	// WorkerID names the worker in the service's log. At most 128 bytes. Optional.
 	WorkerID string
 	// Wait is how long one call waits for work at the service, at most 1 minute. 0: DefaultWait.
@@ -121,7 +123,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	working, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	s := newStock(w.cfg, func(job claimedJob) { w.work(working, job) }, func(job claimedJob) { w.giveBack(working, job) })
-	req := &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(w.cfg.Lease), Events: w.cfg.Events, WorkerId: w.cfg.WorkerID}
+	req := &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(w.cfg.Lease), Events: w.cfg.Events, JobIdPrefix: w.cfg.JobIDPrefix,
+		WorkerId: w.cfg.WorkerID}
 	err := w.claim(ctx, s, req)
 	timer := time.AfterFunc(w.cfg.ShutdownTimeout, func() {
 		w.cfg.Logger.Warn("jobs still run and are cut", "after", w.cfg.ShutdownTimeout)

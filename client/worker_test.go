@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -343,6 +344,38 @@ func TestWorkerPermanent(t *testing.T) {
 	})
 }
 
+// A worker with a prefix gets the jobs under it and no others.
+func TestWorkerUnderAPrefix(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t)
+		for _, id := range []string{"bank:1", "shop:1", "shopping:1", "shop:2"} {
+			req := &request{JobId: id, WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED}
+			if _, err := c.RecordDelivery(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan string, 4)
+		r := startWorker(t, c, client.WorkerConfig{JobIDPrefix: "shop:"}, func(_ context.Context, w *client.Work) error {
+			done <- w.Job.GetJobId()
+			return nil
+		})
+		time.Sleep(2 * time.Minute) // in the bubble
+		r.stop()
+		if err := <-r.result; err != nil {
+			t.Error(err)
+		}
+		close(done)
+		var ids []string
+		for id := range done {
+			ids = append(ids, id)
+		}
+		if slices.Sort(ids); !slices.Equal(ids, []string{"shop:1", "shop:2"}) {
+			t.Errorf("worked on %q", ids)
+		}
+	})
+}
+
 // Run returns what no repetition mends, once what runs is done.
 func TestWorkerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -351,6 +384,10 @@ func TestWorkerGivesUp(t *testing.T) {
 		r := startWorker(t, c, client.WorkerConfig{Events: []string{strings.Repeat("x", 129)}}, never(t))
 		if err := <-r.result; !errors.Is(err, client.ErrInvalidField) {
 			t.Errorf("an event that is too long: %v", err)
+		}
+		r = startWorker(t, c, client.WorkerConfig{JobIDPrefix: "shop"}, never(t))
+		if err := <-r.result; !errors.Is(err, client.ErrInvalidField) {
+			t.Errorf("a prefix without a colon: %v", err)
 		}
 		r = startWorker(t, c, client.WorkerConfig{}, never(t))
 		synctest.Wait()

@@ -34,6 +34,7 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -293,6 +294,8 @@ func fill(m protoreflect.Message, jobID string) {
 		switch {
 		case f.Name() == "job_id":
 			m.Set(f, protoreflect.ValueOfString(jobID))
+		case f.Name() == "job_id_prefix":
+			m.Set(f, protoreflect.ValueOfString(job.Group(jobID)+":"))
 		case f.Name() == "lease_token" || f.Name() == "list_services":
 			m.Set(f, protoreflect.ValueOfString("x"))
 		case f.Name() == "lease_duration" && m.Descriptor().Name() != "RecordDeliveryRequest":

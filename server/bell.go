@@ -24,28 +24,29 @@ type bell struct {
 	poll *time.Timer
 }
 
-// waiter is one who waits, for jobs with one of the events; for any when there are none.
+// waiter is one who waits, for jobs with one of the events, any when there are none, and an id that begins with the prefix.
 type waiter struct {
 	events []string
-	kind   string        // the events as one text
+	prefix string
+	kind   string        // the events and the prefix as one text
 	rung   chan struct{} // holds one ring
 	look   chan struct{} // holds none: who looks already need not be sent
 }
 
 func newBell() *bell { return &bell{} }
 
-// ring wakes one who waits for a job with this event.
-func (b *bell) ring(event string) {
+// ring wakes one who waits for a job with this id and event.
+func (b *bell) ring(jobID, event string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range b.waiting {
-		if (len(w.events) == 0 || slices.Contains(w.events, event)) && signal(w.rung) {
+		if (len(w.events) == 0 || slices.Contains(w.events, event)) && strings.HasPrefix(jobID, w.prefix) && signal(w.rung) {
 			return
 		}
 	}
 }
 
-// ringAny wakes one waiter of each kind. It is for work whose event is not known.
+// ringAny wakes one waiter of each kind. It is for work of which it is not known whom it is for.
 func (b *bell) ringAny() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -74,8 +75,8 @@ func signal(c chan struct{}) bool {
 }
 
 // enter puts the caller among those who wait, until it calls leave. It must look for work after that.
-func (b *bell) enter(events []string) *waiter {
-	w := &waiter{events: events, kind: strings.Join(events, "\x00"), rung: make(chan struct{}, 1), look: make(chan struct{})}
+func (b *bell) enter(events []string, prefix string) *waiter {
+	w := &waiter{events: events, prefix: prefix, kind: prefix + "\x00" + strings.Join(events, "\x00"), rung: make(chan struct{}, 1), look: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting = append(b.waiting, w); len(b.waiting) == 1 {

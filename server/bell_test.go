@@ -17,7 +17,7 @@ import (
 // waiting first; and what somebody did not use goes on to the next.
 func TestBellWakesWhomTheJobIsFor(t *testing.T) {
 	b := newBell()
-	x, x2, any, y := b.enter([]string{"x"}), b.enter([]string{"x"}), b.enter(nil), b.enter([]string{"y", "z"})
+	x, x2, any, y := b.enter([]string{"x"}, ""), b.enter([]string{"x"}, ""), b.enter(nil, ""), b.enter([]string{"y", "z"}, "shop:")
 	woken := func(want ...*waiter) {
 		t.Helper()
 		for name, w := range map[string]*waiter{"x": x, "x2": x2, "any": any, "y": y} {
@@ -35,28 +35,31 @@ func TestBellWakesWhomTheJobIsFor(t *testing.T) {
 			}
 		}
 	}
-	b.ring("x")
+	b.ring("shop:1", "x")
 	woken(x)
-	b.ring("x")
-	b.ring("x")
+	b.ring("1", "x")
+	b.ring("1", "x")
 	woken(x, x2)
-	b.ring("z")
+	b.ring("shop:1", "z")
 	woken(any)
-	b.ring("z")
-	b.ring("z")
+	b.ring("shop:1", "z")
+	b.ring("shop:1", "z")
 	woken(any, y)
-	b.ring("nobody's")
+	b.ring("shopping:1", "z")
+	b.ring("1", "z")
+	woken(any)
+	b.ring("1", "nobody's")
 	woken(any)
 	b.ringAny()
 	woken(x, any, y)
 
-	b.ring("x")
+	b.ring("1", "x")
 	b.leave(x) // without having looked
 	woken(x2, any, y)
 	b.leave(x2)
 	b.leave(any)
 	b.leave(y)
-	b.ring("x") // nobody waits: whoever comes looks first
+	b.ring("1", "x") // nobody waits: whoever comes looks first
 	woken()
 }
 

@@ -177,10 +177,15 @@ func mayReadBody(ctx context.Context) error {
 	return nil
 }
 
-// mayClaim is nil when the caller may claim any work.
-func mayClaim(ctx context.Context) error {
-	if c := auth.CallerOf(ctx); c != nil && c.Prefix != "" {
-		return denied("%s has a job_id_prefix, and this version cannot claim work by prefix", c.Name)
+// mayClaim is the prefix of the jobs that the caller is to claim who asks for those under a prefix, empty for any: it narrows
+// that to its own. The error says that there can be none.
+func mayClaim(ctx context.Context, asked string) (prefix string, err error) {
+	c := auth.CallerOf(ctx)
+	switch {
+	case c == nil || c.Covers(asked):
+		return asked, nil
+	case strings.HasPrefix(c.Prefix, asked):
+		return c.Prefix, nil
 	}
-	return nil
+	return "", denied("the jobs of %s begin with another prefix", c.Name)
 }

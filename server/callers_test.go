@@ -122,13 +122,56 @@ func TestCallersJobs(t *testing.T) {
 			_, err := s.RecordDelivery(ctx, &joboncev1.RecordDeliveryRequest{JobId: "shop:4", WorkMode: joboncev1.WorkMode_WORK_MODE_LEASED, LeaseDuration: lease})
 			return err
 		}(),
-		"claim of any job": func() error {
-			_, err := work.ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: lease})
+		"claim under another prefix": func() error {
+			_, err := work.ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: lease, JobIdPrefix: "shopping:"})
 			return err
 		}(),
 	} {
 		if status.Code(err) != codes.PermissionDenied || details(t, err).reason != "PERMISSION_DENIED" {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// claims is a store that notes what it is asked for.
+type claims struct {
+	*memoryJobs
+	asked []job.ClaimRequest
+}
+
+func (c *claims) Claim(_ context.Context, r job.ClaimRequest) ([]job.Claimed, error) {
+	c.asked = append(c.asked, r)
+	return nil, nil
+}
+
+// TestClaimsAreNarrowed: a claim is of jobs under the prefix asked for, and under the caller's own; the store also hears
+// whose claim it is.
+func TestClaimsAreNarrowed(t *testing.T) {
+	var token string
+	jobs := &claims{memoryJobs: new(memoryJobs)}
+	s := start(t, Config{Callers: callersOf(t, &token, "- {name: shop, token_sha256: SUM, allow: [work], job_id_prefix: 'shop:'}")}, jobs)
+	for asked, want := range map[string]string{
+		"": "shop:", "shop:": "shop:", "shop:eu:": "shop:eu:", "shopping:": "PERMISSION_DENIED", "bank:": "PERMISSION_DENIED", ":": "PERMISSION_DENIED",
+		"shop": "INVALID_FIELD", "shop:x": "INVALID_FIELD", "a\n:": "INVALID_FIELD", strings.Repeat("x", job.MaxJobIDBytes) + ":": "INVALID_FIELD",
+	} {
+		jobs.asked = nil
+		_, err := s.work().ClaimWork(as(t.Context(), token), &joboncev1.ClaimWorkRequest{LeaseDuration: minute(), JobIdPrefix: asked})
+		switch {
+		case err != nil:
+			if d := details(t, err); d.reason != want || want == "INVALID_FIELD" && d.field != "job_id_prefix" || len(jobs.asked) > 0 {
+				t.Errorf("claim under %q: %v, and the store was asked for %+v; want %s", asked, err, jobs.asked, want)
+			}
+		case len(jobs.asked) != 1 || jobs.asked[0].Prefix != want || jobs.asked[0].Caller != "shop":
+			t.Errorf("claim under %q asks the store for %+v, want the prefix %q", asked, jobs.asked, want)
+		}
+	}
+	// Where there are no callers, what is asked for is all that counts.
+	s = start(t, Config{}, jobs)
+	for _, asked := range []string{"", "bank:"} {
+		jobs.asked = nil
+		_, err := s.work().ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{LeaseDuration: minute(), JobIdPrefix: asked})
+		if err != nil || len(jobs.asked) != 1 || jobs.asked[0].Prefix != asked || jobs.asked[0].Caller != "" {
+			t.Errorf("claim under %q without callers: %v, asks for %+v", asked, err, jobs.asked)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -119,6 +120,9 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 	if in.RequestID == "" && isTransportRetry(ctx) {
 		return job.Delivery{}, errRetryWithoutID()
 	}
+	if caller := auth.CallerOf(ctx); caller != nil {
+		in.Caller = caller.Name
+	}
 	d, err := in.Delivery(s.maxBody)
 	if err == nil {
 		err = mayRecord(ctx, &d)
@@ -188,7 +192,7 @@ func (s *idempotencyService) itemResult(ctx context.Context, o *job.Outcome, req
 func (s *idempotencyService) recorded(o *job.Outcome) {
 	s.observer.Recorded(o.Verdict)
 	if o.Verdict.FirstDelivery && o.Record.Work.State == job.StateQueued {
-		s.bell.ring(o.Record.Event)
+		s.bell.ring(o.Record.JobID, o.Record.Event)
 	}
 }
 

@@ -29,7 +29,7 @@ type workService struct {
 func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
 	r, err := claimRequest(ctx, req)
 	if err == nil {
-		err = mayClaim(ctx)
+		r.Prefix, err = mayClaim(ctx, r.Prefix)
 	}
 	if err != nil {
 		return nil, fail(ctx, err, "")
@@ -71,7 +71,7 @@ func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.D
 		defer release()
 		waiting = bound
 	}
-	w := s.bell.enter(r.Events)
+	w := s.bell.enter(r.Events, r.Prefix)
 	defer s.bell.leave(w)
 	for {
 		claimed, err := s.jobs.Claim(ctx, r)
@@ -148,7 +148,10 @@ func sizeOf(claimed []job.Claimed) (bytes int) {
 
 // claimRequest checks a request for work.
 func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.ClaimRequest, error) {
-	r := job.ClaimRequest{RequestID: req.GetRequestId(), Max: int(req.GetMaxJobs()), Events: req.GetEvents()}
+	r := job.ClaimRequest{RequestID: req.GetRequestId(), Max: int(req.GetMaxJobs()), Events: req.GetEvents(), Prefix: req.GetJobIdPrefix()}
+	if caller := auth.CallerOf(ctx); caller != nil {
+		r.Caller = caller.Name
+	}
 	if r.Max == 0 {
 		r.Max = 1
 	}
@@ -170,6 +173,11 @@ func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.Cla
 			return r, &job.InvalidError{Field: field, Problem: "is empty"}
 		}
 		if err := job.CheckText(field, event, job.MaxEventBytes); err != nil {
+			return r, err
+		}
+	}
+	if r.Prefix != "" {
+		if err := job.CheckPrefix("job_id_prefix", r.Prefix); err != nil {
 			return r, err
 		}
 	}

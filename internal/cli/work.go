@@ -48,6 +48,7 @@ event, status, and the error of the last attempt follow where there are any. A v
 characters in it is quoted. Pairs may be added in later versions. The payload comes with -o json, which prints one object
 a line, and from 'jobonce get JOB_ID --payload-only'.`,
 		Example: `  jobonce work claim --wait 1m
+  jobonce work claim --prefix shop: --lease 5m
   jobonce work claim --max-jobs 10 --lease 5m --event job.completed --event job.failed -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,6 +83,7 @@ a line, and from 'jobonce get JOB_ID --payload-only'.`,
 	flags.Int32Var(&req.MaxJobs, "max-jobs", 1, "how many jobs at most: 1 to 100")
 	leaseFlag(flags, &lease)
 	flags.StringArrayVar(&req.Events, "event", nil, "claim only jobs with this `event`; may be given several times")
+	flags.StringVar(&req.JobIdPrefix, "prefix", "", "claim only jobs whose id begins with this `text`, which ends in a colon")
 	flags.DurationVar(&wait, "wait", 0, "how long to wait for work when none is due: up to 1m; comes on top of --timeout")
 	flags.StringVar(&req.WorkerId, "worker-id", "", "`name` of the worker, for the service's log")
 	flags.StringVar(&req.RequestId, "request-id", "", "`name` of this call, to get the answer again if it was lost; a random one when left out")

@@ -65,13 +65,17 @@ func Decide(r *Record, d *Delivery, now time.Time) Verdict {
 // frontend that reuses ids must not start work twice.
 func isCreator(r *Record, d *Delivery) bool {
 	return d.RequestID != "" && r.RequestID == d.RequestID && r.Fingerprint == d.Fingerprint &&
-		r.BodyOmitted == d.BodyOmitted
+		r.BodyOmitted == d.BodyOmitted && SameCaller(r.Caller, d.Caller)
 }
 
 // isHolder tells whether d is the logical call that the current lease was granted to.
 func isHolder(w *Work, d *Delivery) bool {
-	return d.RequestID != "" && w.RequestID == d.RequestID && w.RequestFingerprint == d.Fingerprint
+	return d.RequestID != "" && w.RequestID == d.RequestID && w.RequestFingerprint == d.Fingerprint && SameCaller(w.Caller, d.Caller)
 }
+
+// SameCaller tells whether a call may be one that was stored earlier, by the names of their callers: a request id replays only
+// for the caller that used it. Where one of the two had no caller, none were configured, and anybody may be anybody.
+func SameCaller(stored, now string) bool { return stored == "" || now == "" || stored == now }
 
 // compare finds how d disagrees with r; nil when it does not. What either side left empty cannot disagree, and bodies
 // from different sources are never the same text, so only those of one source are compared.

@@ -19,7 +19,9 @@ type Input struct {
 	// Opaque: the fields of the body are neither read nor compared, and count as unread.
 	Opaque    bool
 	RequestID string
-	Mode      WorkMode
+	// Caller is the name of the caller whose call this is; empty where none are configured.
+	Caller string
+	Mode   WorkMode
 	// Lease is nil when none was given; zero is not the same.
 	Lease  *time.Duration
 	Source string
@@ -46,9 +48,11 @@ type Delivery struct {
 	Fingerprint string
 	// RequestID is never empty.
 	RequestID string
-	Mode      WorkMode
-	Lease     time.Duration
-	Source    string
+	// Caller is the name of the caller whose call this is; empty where none are configured.
+	Caller string
+	Mode   WorkMode
+	Lease  time.Duration
+	Source string
 
 	ContentType string
 	// Traceparent is well-formed or empty; TraceparentUnread is whether there was one that is not.
@@ -74,7 +78,7 @@ const (
 func (in Input) Delivery(maxBody int) (Delivery, error) {
 	d := Delivery{
 		JobID: in.JobID, Event: in.Event, Status: in.Status, Body: in.Body,
-		RequestID: in.RequestID, Mode: in.Mode, Source: in.Source, ContentType: in.ContentType, BodyOmitted: in.BodyOmitted,
+		RequestID: in.RequestID, Caller: in.Caller, Mode: in.Mode, Source: in.Source, ContentType: in.ContentType, BodyOmitted: in.BodyOmitted,
 	}
 	if err := in.checkOmitted(); err != nil {
 		return d, err
@@ -230,7 +234,7 @@ func (d *Delivery) NewRecord(now time.Time) Record {
 	seen := Millis(now)
 	r := Record{
 		JobID: d.JobID, Event: d.Event, Status: d.Status, Body: d.Body, Fingerprint: d.Fingerprint,
-		RequestID: d.RequestID, Source: d.Source, FirstSeen: seen, LastSeen: seen,
+		RequestID: d.RequestID, Caller: d.Caller, Source: d.Source, FirstSeen: seen, LastSeen: seen,
 		ContentType: d.ContentType, Traceparent: d.Traceparent, BodyOmitted: d.BodyOmitted,
 		Work: Work{State: StateUntracked, Mode: d.Mode},
 	}
@@ -247,5 +251,6 @@ func (d *Delivery) NewRecord(now time.Time) Record {
 // Grant is a lease that the delivery asks for. It has a new token every time: a token that was released must not come back
 // to life, not even in the hands of the same call. That a lease is the call's own shows in its request id.
 func (d *Delivery) Grant(maxAttempts int) Grant {
-	return Grant{Token: NewToken(), Duration: d.Lease, RequestID: d.RequestID, Fingerprint: d.Fingerprint, MaxAttempts: maxAttempts}
+	return Grant{Token: NewToken(), Duration: d.Lease, RequestID: d.RequestID, Fingerprint: d.Fingerprint, Caller: d.Caller,
+		MaxAttempts: maxAttempts}
 }

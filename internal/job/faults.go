@@ -55,7 +55,7 @@ func (w *Work) faults(fault func(string, ...any)) {
 	if w.State == StateLeased && (w.Token == "" || w.Generation == 0 || w.Attempts < 1) {
 		fault("is leased without a token, a generation or an attempt")
 	}
-	if w.State != StateLeased && (w.RequestID != "" || w.ClaimID != "") {
+	if w.State != StateLeased && (w.RequestID != "" || w.ClaimID != "" || w.Caller != "") {
 		fault("is %s, but a call holds its lease", w.State)
 	}
 	if (w.Mode == ModeUntracked) != (w.State == StateUntracked) {

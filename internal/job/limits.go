@@ -1,6 +1,7 @@
 package job
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -86,6 +87,18 @@ var traceparents = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0
 func wellFormedTraceparent(s string) bool {
 	return len(s) == MaxTraceparentBytes && traceparents.MatchString(s) && s[:2] != "ff" &&
 		strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
+}
+
+// CheckPrefix checks what the ids of jobs are to begin with: the beginning of an id, up to one of its colons.
+func CheckPrefix(field, prefix string) error {
+	if !strings.HasSuffix(prefix, ":") {
+		return &InvalidError{Field: field, Problem: `must end in ":"`}
+	}
+	err := CheckJobID(prefix)
+	if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+		return &InvalidError{Field: field, Problem: invalid.Problem}
+	}
+	return err
 }
 
 // CheckLease checks the duration of a lease; nil when it is missing.

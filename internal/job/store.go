@@ -59,8 +59,8 @@ type EachRecorder interface {
 // Worker is the part of a store that work is claimed from and reported to.
 type Worker interface {
 	// Claim leases jobs whose work is free, oldest due first, within the limits of the request. A request id that was seen
-	// before gets those of its leases that still run, and nothing new as long as there are any. Jobs whose attempts are
-	// used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up.
+	// before gets those of its leases that still run and are of jobs under the prefix, and nothing new as long as there are
+	// any; that of another caller, by [SameCaller], was not seen. Jobs whose attempts are used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up.
 	// Nothing due is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 

@@ -82,7 +82,9 @@ type Record struct {
 	Fingerprint string
 	// RequestID is the logical call that created the record; empty for records that others wrote.
 	RequestID string
-	Source    string
+	// Caller is the name of the caller that made that call; empty where none were configured.
+	Caller string
+	Source string
 	// ContentType is the media type of the body, as it was given; Traceparent the W3C trace context. Empty when there is none.
 	ContentType string
 	Traceparent string
@@ -122,7 +124,9 @@ type Work struct {
 	RequestFingerprint string
 	// ClaimID is the ClaimWork call that holds the running lease.
 	ClaimID string
-	Result  string
+	// Caller is the name of the caller that made the call which holds the running lease; empty where none were configured.
+	Caller string
+	Result string
 	// Error is why the work was last not done.
 	Error string
 }

@@ -2,6 +2,7 @@ package job
 
 import (
 	"crypto/rand"
+	"strings"
 	"time"
 )
 
@@ -19,6 +20,8 @@ type Grant struct {
 	RequestID   string
 	Fingerprint string
 	ClaimID     string
+	// Caller is the name of the caller whose call it is; empty where none are configured.
+	Caller string
 	// MaxAttempts is how many leases the job may have; 0 is no limit.
 	MaxAttempts int
 }
@@ -47,13 +50,13 @@ func (w Work) Claim(g Grant, now time.Time) Work {
 	// Milliseconds keep the number growing beyond a deletion, which takes the stored one away.
 	w.Generation = max(w.Generation+1, now.UnixMilli())
 	w.Attempts++
-	w.RequestID, w.RequestFingerprint, w.ClaimID = g.RequestID, g.Fingerprint, g.ClaimID
+	w.RequestID, w.RequestFingerprint, w.ClaimID, w.Caller = g.RequestID, g.Fingerprint, g.ClaimID, g.Caller
 	return w
 }
 
 // settled clears what only running or waiting work has.
 func (w Work) settled() Work {
-	w.Due, w.Granted, w.RequestID, w.RequestFingerprint, w.ClaimID = time.Time{}, 0, "", "", ""
+	w.Due, w.Granted, w.RequestID, w.RequestFingerprint, w.ClaimID, w.Caller = time.Time{}, 0, "", "", "", ""
 	return w
 }
 
@@ -163,14 +166,27 @@ func (w Work) Unclaim(token string, expires, now time.Time) (Work, error) {
 	return w.dueIn(0, now), nil
 }
 
+// Group is the group of a job, which its work is found by: the id up to its first ":", empty without one.
+func Group(jobID string) string {
+	group, _, found := strings.Cut(jobID, ":")
+	if !found {
+		return ""
+	}
+	return group
+}
+
 // ClaimRequest asks for work.
 type ClaimRequest struct {
 	// RequestID is never empty.
 	RequestID string
-	Max       int
-	Lease     time.Duration
+	// Caller is the name of the caller whose call this is; empty where none are configured.
+	Caller string
+	Max    int
+	Lease  time.Duration
 	// Events is empty for any.
 	Events []string
+	// Prefix is what the ids of the jobs begin with. It ends in ":", or is empty: any.
+	Prefix string
 	// MaxBytes bounds the claimed bodies together; the first is returned whatever its size.
 	MaxBytes int
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -188,7 +189,7 @@ func isOfType(field, bsonType string) bson.D {
 func (c *claim) due(ctx context.Context) (due []candidate, f *failure) {
 	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}, {Key: "size", Value: bodySize}}
 	bytes := int64(0)
-	f = c.each(ctx, dueFilter(c.now(), c.lapsed(), c.req.Events), options.Find().SetProjection(projection).SetLimit(int64(c.req.Max)).
+	f = c.each(ctx, dueFilter(c.now(), c.lapsed(), &c.req), options.Find().SetProjection(projection).SetLimit(int64(c.req.Max)).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if bytes += intOf(doc.Lookup("size")); len(due) > 0 && bytes > int64(c.req.MaxBytes) {
 			return false
@@ -218,7 +219,7 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	defer cancel()
 	now := job.Millis(s.now())
 	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}}
-	f := s.each(ctx, dueFilter(now, now, nil), options.Find().SetProjection(projection).SetLimit(1).
+	f := s.each(ctx, dueFilter(now, now, &job.ClaimRequest{}), options.Find().SetProjection(projection).SetLimit(1).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			jobID, since = r.JobID, now.Sub(r.Work.Due)
@@ -250,7 +251,7 @@ func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 // changed at the same time, for example. What this call got and the answer has no room for is given back.
 func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	var held []stored
-	f := c.each(ctx, heldBy(c.req.RequestID, c.now()), options.Find().
+	f := c.each(ctx, heldBy(&c.req, c.now()), options.Find().
 		SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
 		r, err := decode(doc, true)
 		if err != nil {
@@ -321,22 +322,31 @@ func (s *Store) each(ctx context.Context, query bson.D, opts *options.FindOption
 }
 
 // heldBy matches the running leases of a ClaimWork call.
-func heldBy(requestID string, now time.Time) bson.D {
-	return bson.D{
-		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: requestID}}},
+func heldBy(r *job.ClaimRequest, now time.Time) bson.D {
+	return append(bson.D{
+		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: r.RequestID}}},
 		{Key: inWork(workState), Value: job.StateLeased.String()},
 		{Key: inWork(workDue), Value: bson.D{{Key: "$gt", Value: now}}},
+	}, under(r.Prefix)...)
+}
+
+// under matches jobs whose ids begin with the prefix, if there is one. It ends in ":", after which comes ";".
+func under(prefix string) bson.D {
+	if prefix == "" {
+		return nil
 	}
+	ids := bson.D{{Key: "$gte", Value: prefix}, {Key: "$lt", Value: strings.TrimSuffix(prefix, ":") + ";"}}
+	return bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: fieldJobID, Value: ids}}}}}
 }
 
 // dueFilter matches work that may be claimed: queued and due, or under a lease that had lapsed by the earlier time. It
 // names all that a claim needs, so that what can never be claimed hides nothing.
-func dueFilter(now, lapsed time.Time, events []string) bson.D {
+func dueFilter(now, lapsed time.Time, r *job.ClaimRequest) bson.D {
 	f := append(dueBy(now), claimable(lapsed)...)
-	if len(events) > 0 {
-		f = append(f, bson.E{Key: fieldEvent, Value: bson.D{{Key: "$in", Value: events}}})
+	if len(r.Events) > 0 {
+		f = append(f, bson.E{Key: fieldEvent, Value: bson.D{{Key: "$in", Value: r.Events}}})
 	}
-	return f
+	return append(f, under(r.Prefix)...)
 }
 
 // dueBy matches what is due. That the field exists follows from the comparison, but DocumentDB takes the partial index only

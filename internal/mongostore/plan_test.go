@@ -46,9 +46,9 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 		t.Fatal(o.Err)
 	}
 	for field, find := range map[string]bson.D{
-		workDue: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: dueFilter(s.now().Add(time.Minute), s.now(), nil)},
+		workDue: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: dueFilter(s.now().Add(time.Minute), s.now(), &job.ClaimRequest{})},
 			{Key: "sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}, {Key: "limit", Value: 10}},
-		workClaimID: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: heldBy("c", s.now())}},
+		workClaimID: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: heldBy(&job.ClaimRequest{RequestID: "c"}, s.now())}},
 	} {
 		var plan bson.Raw
 		err := s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: find}}).Decode(&plan)

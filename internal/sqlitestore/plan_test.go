@@ -1,9 +1,17 @@
 package sqlitestore
 
 import (
+	"context"
+	"database/sql/driver"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"modernc.org/sqlite"
+
+	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -16,12 +24,14 @@ func TestClaimsUseTheDueIndex(t *testing.T) {
 	for query, want := range map[string]string{
 		dueQuery:         "SEARCH jobs USING INDEX jobs_due",
 		longestDueQuery:  "SEARCH jobs USING INDEX jobs_due",
+		dueUnderQuery:    "SEARCH jobs USING INDEX jobs_due_under (work_group=? AND work_due<?)",
 		dueTooFarQuery:   "SEARCH jobs USING INDEX jobs_due",
 		unclaimableQuery: "CO-ROUTINE (subquery-1)\nSEARCH jobs USING INDEX jobs_unclaimable",
 		ofClaimCallQuery: "SEARCH jobs USING INDEX jobs_claim",
 		byIDQuery:        "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1",
 	} {
-		args := []any{1, 1, 1}[:map[string]int{dueQuery: 2, longestDueQuery: 2, dueTooFarQuery: 3, unclaimableQuery: 2, ofClaimCallQuery: 2, byIDQuery: 1}[query]]
+		args := []any{1, 1, "1", "1"}[:map[string]int{dueQuery: 2, longestDueQuery: 2, dueUnderQuery: 4, dueTooFarQuery: 3, unclaimableQuery: 2,
+			ofClaimCallQuery: 4, byIDQuery: 1}[query]]
 		rows, err := s.readerDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
 		testenv.Must(t, err)
 		var plan []string
@@ -35,6 +45,50 @@ func TestClaimsUseTheDueIndex(t *testing.T) {
 		got := strings.Join(plan, "\n")
 		if !strings.HasPrefix(got, want) || strings.Contains(got, "SCAN jobs") || strings.Contains(got, "TEMP B-TREE FOR ORDER BY") && query != ofClaimCallQuery {
 			t.Errorf("%s\nis planned as\n%s\nwant %s", query, got, want)
+		}
+	}
+}
+
+// examined counts the rows that a query with the function examined in it looks at.
+var examined atomic.Int64
+
+func init() {
+	sqlite.MustRegisterScalarFunction("examined", 1, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+		examined.Add(1)
+		return int64(1), nil
+	})
+}
+
+// TestClaimUnderAPrefixLooksAtItsGroup: however much of other groups is due, and for longer, a claim looks at its own.
+func TestClaimUnderAPrefixLooksAtItsGroup(t *testing.T) {
+	others := 2000
+	if testenv.Long() {
+		others = 1_000_000
+	}
+	s, err := Open(t.Context(), t.TempDir(), Options{})
+	testenv.Must(t, err)
+	defer func() { testenv.OK(t, s.Close()) }()
+	_, err = s.writer.ExecContext(t.Context(), `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, first_seen, last_seen,
+			deliveries, body_kind, work_mode, work_state, work_due, work_granted)
+		WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		SELECT iif(i % 2, 'bank:' || i, 'shopping:' || i), '', '', x'', '', '', i, i, 1, 0, 'queued', 'queued', i, 0 FROM n`, others)
+	testenv.Must(t, err)
+	for i := range 20 {
+		in := job.Input{JobID: fmt.Sprint([]string{"shop:", "shop:eu:"}[i%2], i), Mode: job.ModeQueued}
+		d, err := in.Delivery(1)
+		testenv.Must(t, err)
+		testenv.Must(t, s.Record(t.Context(), []job.Delivery{d})[0].Err)
+	}
+	counted := strings.Replace(dueUnderQuery, "WHERE", "WHERE examined(id) AND", 1)
+	testenv.Must(t, s.prepareOn(context.Background(), s.writer, &s.write.dueUnder, counted))
+	for _, c := range []struct {
+		prefix     string
+		most, want int
+	}{{"shop:eu:", 3, 3}, {"shop:", 5, 5}, {"shop:", 1, 1}, {"nobody:", 5, 0}, {"shop:", 100, 11}, {"shop:", 1, 0}} {
+		examined.Store(0)
+		got, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: job.NewToken(), Prefix: c.prefix, Max: c.most, Lease: time.Minute, MaxBytes: 1})
+		if n := examined.Load(); err != nil || len(got) != c.want || n > int64(10*c.most) || c.want > 0 && n == 0 {
+			t.Errorf("a claim of %d under %q got %d, %v, and looked at %d rows", c.most, c.prefix, len(got), err, n)
 		}
 	}
 }

@@ -89,8 +89,8 @@ func columnsOf(schema int) string {
 		columns = strings.NewReplacer("work_granted", "NULL", "work_lapses", "0").Replace(columns)
 	}
 	if schema < 3 {
-		columns = strings.NewReplacer("content_type", "NULL", "traceparent", "NULL", "payload_omitted", "NULL", "work_requeues", "0").
-			Replace(columns)
+		columns = strings.NewReplacer("content_type", "NULL", "traceparent", "NULL", "payload_omitted", "NULL", "work_requeues", "0",
+			"work_caller", "NULL", "caller", "NULL").Replace(columns)
 	}
 	return columns
 }

@@ -66,7 +66,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	seen := fresh.FirstSeen.UnixMilli()
 	text, bytes := bodyColumns(fresh.Body)
 	large := len(fresh.Body.Data) > smallBody
-	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, fresh.Source,
+	args := append([]any{fresh.JobID, fresh.Event, fresh.Status, []byte(fresh.Fingerprint), fresh.RequestID, orNull(fresh.Caller), fresh.Source,
 		orNull(fresh.ContentType), orNull(fresh.Traceparent), orNull(fresh.BodyOmitted), seen, seen, int64(fresh.Body.Kind), fresh.Work.Mode.String()}, workColumns(&fresh.Work)...)
 	if large {
 		args = append(args, nil, nil)

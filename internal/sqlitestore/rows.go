@@ -30,7 +30,7 @@ func workColumns(w *job.Work) []any {
 		due, granted = w.Due.UnixMilli(), w.Granted.Milliseconds()
 	}
 	return []any{w.State.String(), due, granted, orNull(w.Token), w.Generation, int64(w.Attempts), int64(w.Lapses),
-		int64(w.Requeues), orNull(w.RequestID), fingerprint, orNull(w.ClaimID), orNull(w.Result), orNull(w.Error)}
+		int64(w.Requeues), orNull(w.RequestID), fingerprint, orNull(w.ClaimID), orNull(w.Caller), orNull(w.Result), orNull(w.Error)}
 }
 
 // orNull is what a column holds of v, which is NULL for an empty one.
@@ -56,24 +56,25 @@ type scanner interface{ Scan(into ...any) error }
 
 // scannedWork is the columns of workColumns as they are read.
 type scannedWork struct {
-	state, mode                               string
-	due, granted                              sql.NullInt64
-	generation                                int64
-	attempts, lapses, requeues                int32
-	token, requestID, claimID, result, reason sql.NullString
-	fingerprint                               []byte
+	state, mode                string
+	due, granted               sql.NullInt64
+	generation                 int64
+	attempts, lapses, requeues int32
+	token, requestID, claimID  sql.NullString
+	caller, result, reason     sql.NullString
+	fingerprint                []byte
 }
 
 func (c *scannedWork) into() []any {
 	return []any{&c.state, &c.mode, &c.due, &c.granted, &c.token, &c.generation, &c.attempts, &c.lapses, &c.requeues,
-		&c.requestID, &c.fingerprint, &c.claimID, &c.result, &c.reason}
+		&c.requestID, &c.fingerprint, &c.claimID, &c.caller, &c.result, &c.reason}
 }
 
 func (c *scannedWork) work() job.Work {
 	w := job.Work{
 		State: job.StateNamed(c.state), Mode: job.ModeNamed(c.mode), Token: c.token.String, Generation: c.generation,
 		Attempts: c.attempts, Lapses: c.lapses, Requeues: c.requeues, RequestID: c.requestID.String, RequestFingerprint: string(c.fingerprint),
-		ClaimID: c.claimID.String, Result: c.result.String, Error: c.reason.String,
+		ClaimID: c.claimID.String, Caller: c.caller.String, Result: c.result.String, Error: c.reason.String,
 	}
 	if c.due.Valid {
 		w.Due, w.Granted = fromMillis(c.due.Int64), job.MaxLease
@@ -94,9 +95,10 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 		contentType, traceparent            sql.NullString
 		conflictKind                        sql.Null[uint8]
 		conflictEvent, conflictStatus, text sql.NullString
+		caller                              sql.NullString
 	)
 	into := append([]any{
-		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &r.Source, &contentType, &traceparent, &omitted,
+		&r.id, &r.JobID, &r.Event, &r.Status, &fingerprint, &r.RequestID, &caller, &r.Source, &contentType, &traceparent, &omitted,
 		&first, &last, &r.Deliveries, &r.kind, &dropped, &r.Conflicts, &conflictKind, &conflictEvent, &conflictStatus, &conflictTime,
 	}, work.into()...)
 	if withBody {
@@ -105,7 +107,7 @@ func scanRecord(from scanner, withBody bool) (r row, err error) {
 	if err := from.Scan(into...); err != nil {
 		return r, err
 	}
-	r.Fingerprint = string(fingerprint)
+	r.Fingerprint, r.Caller = string(fingerprint), caller.String
 	r.ContentType, r.Traceparent, r.BodyOmitted = contentType.String, traceparent.String, omitted.Int64
 	r.FirstSeen, r.LastSeen = fromMillis(first), fromMillis(last)
 	if dropped.Valid {

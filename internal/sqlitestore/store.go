@@ -69,14 +69,14 @@ type statements struct {
 	mark, backToMark, dropMark          *sql.Stmt
 	insert, count, addBody, addConflict *sql.Stmt
 	workOf, body, saveWork, complete    *sql.Stmt
-	due, ofClaimCall                    *sql.Stmt
+	due, dueUnder, ofClaimCall          *sql.Stmt
 }
 
-const recordColumns = `id, job_id, event, status, fingerprint, request_id, source, content_type, traceparent, payload_omitted,
+const recordColumns = `id, job_id, event, status, fingerprint, request_id, caller, source, content_type, traceparent, payload_omitted,
 	first_seen, last_seen, deliveries, body_kind, payload_dropped, conflicts, conflict_kind, conflict_event, conflict_status, conflict_time, ` + workOnly
 
 const workOnly = `work_state, work_mode, work_due, work_granted, work_token, work_generation, work_attempts, work_lapses,
-	work_requeues, work_request_id, work_fingerprint, work_claim_id, work_result, work_error`
+	work_requeues, work_request_id, work_fingerprint, work_claim_id, work_caller, work_result, work_error`
 
 const (
 	byIDQuery = "SELECT " + recordColumns + " FROM jobs WHERE job_id = ?"
@@ -86,12 +86,18 @@ const (
 	// longestDueQuery has more than one row for the sake of those that claims leave alone.
 	longestDueQuery = `SELECT job_id, work_due FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		ORDER BY work_due LIMIT ?2`
+	// dueUnderQuery is dueQuery for jobs under a prefix, and is given their group too.
+	dueUnderQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
+		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2)))
+		AND work_group = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY work_due`
 	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
 	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
 		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`
 	unclaimableQuery = `SELECT count(*) FROM (SELECT 1 FROM jobs WHERE work_due <= ?1 AND work_state NOT IN ('queued', 'leased') LIMIT ?2)`
+	// ofClaimCallQuery is given the call's prefix and caller, both empty for any.
 	ofClaimCallQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_claim_id = ?1 AND work_state = 'leased'
-		AND work_due > ?2 ORDER BY work_due`
+		AND work_due > ?2 AND substr(job_id, 1, length(?3)) = ?3 AND (?4 = '' OR work_caller IS NULL OR work_caller = ?4)
+		ORDER BY work_due`
 )
 
 func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
@@ -116,11 +122,11 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.mark, "SAVEPOINT delivery"},
 		{s.writer, &s.write.backToMark, "ROLLBACK TO delivery"},
 		{s.writer, &s.write.dropMark, "RELEASE delivery"},
-		{s.writer, &s.write.insert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, source, content_type,
+		{s.writer, &s.write.insert, `INSERT INTO jobs (job_id, event, status, fingerprint, request_id, caller, source, content_type,
 				traceparent, payload_omitted, first_seen, last_seen, deliveries, body_kind, work_mode, work_state, work_due, work_granted,
 				work_token, work_generation, work_attempts, work_lapses, work_requeues, work_request_id, work_fingerprint, work_claim_id,
-				work_result, work_error, text, bytes)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+				work_caller, work_result, work_error, text, bytes)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (job_id) DO NOTHING`},
 		{s.writer, &s.write.count, `UPDATE jobs SET deliveries = deliveries + 1, last_seen = max(last_seen, ?) WHERE job_id = ?
 			RETURNING ` + recordColumns},
@@ -131,11 +137,12 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
 		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_granted = ?, work_token = ?,
 			work_generation = ?, work_attempts = ?, work_lapses = ?, work_requeues = ?, work_request_id = ?, work_fingerprint = ?,
-			work_claim_id = ?, work_result = ?, work_error = ? WHERE id = ?`},
+			work_claim_id = ?, work_caller = ?, work_result = ?, work_error = ? WHERE id = ?`},
 		{s.writer, &s.write.complete, `UPDATE jobs SET work_state = 'completed', work_due = NULL, work_granted = NULL, work_lapses = 0,
-			work_request_id = NULL, work_fingerprint = NULL, work_claim_id = NULL, work_result = ?, work_error = NULL
+			work_request_id = NULL, work_fingerprint = NULL, work_claim_id = NULL, work_caller = NULL, work_result = ?, work_error = NULL
 			WHERE job_id = ? AND work_state = 'leased' AND work_token = ?`},
 		{s.writer, &s.write.due, dueQuery},
+		{s.writer, &s.write.dueUnder, dueUnderQuery},
 		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
 		{s.readerDB, &s.read.basic, byIDQuery},
 		{s.readerDB, &s.read.full, "SELECT " + recordColumns + `,

@@ -18,7 +18,7 @@ func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed,
 	var claimed []job.Claimed
 	err := s.update(ctx, func(now time.Time) error {
 		claimed = nil
-		held, err := s.rows(s.write.ofClaimCall, req.Max+1, nil, req.RequestID, now.UnixMilli())
+		held, err := s.rows(s.write.ofClaimCall, req.Max+1, nil, req.RequestID, now.UnixMilli(), req.Prefix, req.Caller)
 		if err != nil {
 			return err
 		}
@@ -103,11 +103,15 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 		}
 		events = string(list)
 	}
+	query, under := s.write.due, []any(nil)
+	if req.Prefix != "" {
+		query, under = s.write.dueUnder, []any{job.Group(req.Prefix), req.Prefix}
+	}
 	var claimed []job.Claimed
 	bytes, unfit := 0, make(map[int64]bool)
 	for more := true; more && len(claimed) < req.Max; {
 		more = false
-		due, err := s.rows(s.write.due, req.Max-len(claimed), unfit, now.UnixMilli(), events)
+		due, err := s.rows(query, req.Max-len(claimed), unfit, append([]any{now.UnixMilli(), events}, under...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +122,7 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 				return claimed, nil
 			}
 			if err == nil {
-				err = s.saveWork(r, r.Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID,
+				err = s.saveWork(r, r.Work.Claim(job.Grant{Token: job.NewToken(), Duration: req.Lease, ClaimID: req.RequestID, Caller: req.Caller,
 					MaxAttempts: s.maxAttempts}, now))
 			}
 			switch {

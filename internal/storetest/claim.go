@@ -124,6 +124,43 @@ func longestDue(t *testing.T, e Env) {
 	}
 }
 
+// claimsUnderAPrefix: nobody gets a job outside of the prefix asked for, of none that is due and of none that the request
+// holds already.
+func claimsUnderAPrefix(t *testing.T, e Env) {
+	for _, id := range []string{"shop:1", "shop", "shopping:1", "shop:eu:1", "Shop:1", ":1", "bank:shop:1", "shop:2", "shop;1", "caf\u00e9:1", ":", "a:b"} {
+		record(t, e.Store, queued(id, ""))
+		e.Clock.Advance(time.Millisecond)
+	}
+	under := func(request, prefix string, most int, want ...string) {
+		t.Helper()
+		got, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: request, Prefix: prefix, Max: most, Lease: lease, MaxBytes: 1 << 20})
+		var ids []string
+		for _, c := range got {
+			ids = append(ids, c.Record.JobID)
+		}
+		slices.Sort(ids)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(ids, want) {
+			t.Errorf("claim of %d jobs under %q: %q, %v; want %q", most, prefix, ids, err, want)
+		}
+	}
+	under("c1", "shop:eu:", 1, "shop:eu:1")
+	under("c1", "shop:", 3, "shop:eu:1")
+	under("c1", "bank:", 3, "bank:shop:1") // the same request, and what it holds is elsewhere
+	under("c1", "", 9, "shop:eu:1", "bank:shop:1")
+	under("c1", "nobody:", 1)
+	record(t, e.Store, queued("shop:eu:2", ""))
+	under("c2", "shop:", 9, "shop:1", "shop:2", "shop:eu:2")
+	under("c2", "shop:eu:", 9, "shop:eu:2")
+	under("c3", ":", 9, ":1", ":")
+	under("c4", "caf\u00e9:", 9, "caf\u00e9:1")
+	under("c5", "shop:", 9)
+	under("c6", "", 9, "shop", "shopping:1", "Shop:1", "shop;1", "a:b")
+	e.Clock.Advance(2 * lease)
+	under("c7", "a:", 9, "a:b") // what has lapsed
+	under("c7", "shop:eu:", 9, "shop:eu:1", "shop:eu:2")
+}
+
 func claimFitsTheReply(t *testing.T, e Env) {
 	for i := range 4 {
 		in := queued(fmt.Sprintf("job-%d", i), "")

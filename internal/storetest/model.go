@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ type modelJob struct {
 }
 
 func (m *model) pick(t *rapid.T) (string, *modelJob) {
-	id := fmt.Sprintf("run-%d-job-%d", m.run, rapid.IntRange(0, 2).Draw(t, "job"))
+	id := fmt.Sprintf("run-%d", m.run) + rapid.SampledFrom([]string{":a:job", ":b:job", "-job"}).Draw(t, "job")
 	if m.jobs[id] == nil {
 		m.jobs[id] = &modelJob{}
 	}
@@ -101,8 +102,9 @@ func (m *model) claim(t *rapid.T) {
 	m.Clock.Advance(time.Millisecond)
 	now := m.Clock.Now().UnixMilli()
 	op := refClaim{request: fmt.Sprintf("claim-%d-%d", m.run, rapid.IntRange(0, 2).Draw(t, "claim"))}
+	prefix := rapid.SampledFrom([]string{"", "", fmt.Sprintf("run-%d:", m.run), fmt.Sprintf("run-%d:a:", m.run)}).Draw(t, "prefix")
 	claimed, err := m.store.Claim(t.Context(), job.ClaimRequest{RequestID: op.request, Max: 10, Lease: lease,
-		Events: []string{m.event}, MaxBytes: 1 << 20})
+		Events: []string{m.event}, Prefix: prefix, MaxBytes: 1 << 20})
 	if err != nil {
 		t.Fatalf("claim: %v", err)
 	}
@@ -111,10 +113,13 @@ func (m *model) claim(t *rapid.T) {
 		answers[c.Record.JobID] = refAnswer{lease: leaseOf(&c.Lease), withBody: c.Record.Body.Data != ""}
 	}
 	held := false // a request that still holds leases gets those and nothing new
-	for _, j := range m.jobs {
-		held = held || j.state == job.StateLeased && now < j.due && j.refJob.claim == op.request
+	for id, j := range m.jobs {
+		held = held || strings.HasPrefix(id, prefix) && j.state == job.StateLeased && now < j.due && j.refJob.claim == op.request
 	}
 	for id, j := range m.jobs {
+		if !strings.HasPrefix(id, prefix) {
+			continue
+		}
 		got, is := answers[id]
 		delete(answers, id)
 		if held && !is && (j.state != job.StateLeased || j.refJob.claim != op.request || now >= j.due) {
@@ -127,7 +132,7 @@ func (m *model) claim(t *rapid.T) {
 		m.became(t, j, next)
 	}
 	if len(answers) > 0 {
-		t.Fatalf("claimed jobs that are not there: %+v", answers)
+		t.Fatalf("claimed jobs that are not there, or not under %q: %+v", prefix, answers)
 	}
 }
 

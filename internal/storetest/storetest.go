@@ -87,6 +87,7 @@ func Run(t *testing.T, factory Factory) {
 		{"OtherEventNeverClaims", otherEventNeverClaims},
 		{"ClaimsOldestFirst", claimsOldestFirst},
 		{"LongestDue", longestDue},
+		{"ClaimsUnderAPrefix", claimsUnderAPrefix},
 		{"ClaimFitsTheReply", claimFitsTheReply},
 		{"GrantedAndLapses", grantedAndLapses},
 		{"AttemptsRunOut", attemptsRunOut},

@@ -39,7 +39,10 @@ type ClaimWorkRequest struct {
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Names this logical call, as in RecordDeliveryRequest. At most 128 bytes. When empty the server makes one, and claims
 	// whose answer gets lost stay leased until they lapse.
-	RequestId     string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Only jobs whose id begins with this. It ends in ":" and has at most 255 bytes. A caller that has a prefix of its own gets jobs
+	// that begin with both; PERMISSION_DENIED when none can. Default: any.
+	JobIdPrefix   string `protobuf:"bytes,7,opt,name=job_id_prefix,json=jobIdPrefix,proto3" json:"job_id_prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -112,6 +115,13 @@ func (x *ClaimWorkRequest) GetWait() *durationpb.Duration {
 func (x *ClaimWorkRequest) GetRequestId() string {
 	if x != nil {
 		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ClaimWorkRequest) GetJobIdPrefix() string {
+	if x != nil {
+		return x.JobIdPrefix
 	}
 	return ""
 }
@@ -814,7 +824,7 @@ var File_jobonce_v1_work_service_proto protoreflect.FileDescriptor
 const file_jobonce_v1_work_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1djobonce/v1/work_service.proto\x12\n" +
-	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16jobonce/v1/types.proto\"\xf2\x01\n" +
+	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x16jobonce/v1/types.proto\"\x96\x02\n" +
 	"\x10ClaimWorkRequest\x12\x19\n" +
 	"\bmax_jobs\x18\x01 \x01(\x05R\amaxJobs\x12@\n" +
 	"\x0elease_duration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
@@ -822,7 +832,8 @@ const file_jobonce_v1_work_service_proto_rawDesc = "" +
 	"\tworker_id\x18\x04 \x01(\tR\bworkerId\x12-\n" +
 	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x06 \x01(\tR\trequestId\"?\n" +
+	"request_id\x18\x06 \x01(\tR\trequestId\x12\"\n" +
+	"\rjob_id_prefix\x18\a \x01(\tR\vjobIdPrefix\"?\n" +
 	"\x11ClaimWorkResponse\x12*\n" +
 	"\x04jobs\x18\x01 \x03(\v2\x16.jobonce.v1.ClaimedJobR\x04jobs\"X\n" +
 	"\n" +

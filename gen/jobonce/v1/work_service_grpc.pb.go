@@ -36,7 +36,7 @@ const (
 // token that did it succeeds and changes nothing.
 type WorkServiceClient interface {
 	// ClaimWork leases jobs whose work is due, oldest due first, each with its payload. It may be repeated with the same
-	// `request_id`: the repetition returns those of the leases that still run. A call that is cancelled before its reply
+	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call that is cancelled before its reply
 	// gives back what it claimed, without counting an attempt.
 	ClaimWork(ctx context.Context, in *ClaimWorkRequest, opts ...grpc.CallOption) (*ClaimWorkResponse, error)
 	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
@@ -119,7 +119,7 @@ func (c *workServiceClient) BatchChangeLeases(ctx context.Context, in *BatchChan
 // token that did it succeeds and changes nothing.
 type WorkServiceServer interface {
 	// ClaimWork leases jobs whose work is due, oldest due first, each with its payload. It may be repeated with the same
-	// `request_id`: the repetition returns those of the leases that still run. A call that is cancelled before its reply
+	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call that is cancelled before its reply
 	// gives back what it claimed, without counting an attempt.
 	ClaimWork(context.Context, *ClaimWorkRequest) (*ClaimWorkResponse, error)
 	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
