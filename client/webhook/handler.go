@@ -37,10 +37,11 @@ const (
 	DefaultReadTimeout = 10 * time.Second
 )
 
-// Handler is an [http.Handler] that records the deliveries of one source.
+// Handler is an [http.Handler] that records the deliveries of one source. Make it with [NewHandler].
 type Handler struct {
 	jobs   Jobs
 	source *config
+	fetch  *fetcher
 	options
 }
 
@@ -67,7 +68,7 @@ func WithReport(fn ReportFunc) Option { return func(o *options) { o.report = fn 
 // WithClock takes the time that signatures are held against from now. Default [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.now = now } }
 
-// WithHTTPClient fetches keys and certificates with c, for the senders that need it.
+// WithHTTPClient fetches keys and certificates, and confirms subscriptions of SNS, with c. It never follows redirects.
 func WithHTTPClient(c *http.Client) Option { return func(o *options) { o.http = c } }
 
 // NewHandler makes a handler. The error names the field of the source that is wrong.
@@ -82,42 +83,80 @@ func NewHandler(jobs Jobs, source Source, opts ...Option) (*Handler, error) {
 	if h.source, err = source.compile(); err != nil {
 		return nil, fmt.Errorf("webhook: source %q: %w", source.Name, err)
 	}
+	if h.maxBody < 1 {
+		return nil, errors.New("webhook: WithMaxBody: is less than 1")
+	}
+	h.fetch = newFetcher(h.http, h.now)
 	return h, nil
 }
 
 // ServeHTTP answers one delivery.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusServiceUnavailable)
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.source.AnswerWithin)
+	defer cancel() // What is recorded is recorded also when the sender hangs up.
+	out := h.handle(ctx, w, r)
+	h.decide(out)
+	out.Source, out.Duration = h.source.Name, time.Since(begin)
+	h.report(ctx, out.Report)
+	h.send(w, out)
 }
 
-// Explanation is what a handler would do with a request.
-type Explanation struct {
-	// Reason and Verified are as in [Report]; Accepted means that Items would be recorded.
-	Reason   Reason
-	Verified bool
-	// Err says what is wrong, Hints what may be the cause. Neither has a secret in it.
-	Err   error
-	Hints []string
-	// Status is what would be answered, given that the service records.
-	Status int
-	// Items are what would be recorded.
-	Items []ExplainedItem
+// outcome is what became of a request, and what is answered.
+type outcome struct {
+	Report
+	handshake  *reply
+	retryAfter time.Duration // 0: as usual.
+	items      []*found
 }
 
-// ExplainedItem is what would become of one event.
-type ExplainedItem struct {
-	// JobID, Event and Status are what would be recorded; the JobID of what is unreadable is that under which the whole
-	// body is kept.
-	JobID, Event, Status string
-	// Filtered: When says no. It would not be recorded.
-	Filtered bool
-	// Err is why it is unreadable.
-	Err error
-	// Size is the size of what would be stored, in bytes.
-	Size int
+func refused(r *refusal) *outcome { return &outcome{Report: Report{Reason: r.reason, Err: r.err}} }
+
+// handle does everything but answer.
+func (h *Handler) handle(ctx context.Context, w http.ResponseWriter, r *http.Request) *outcome {
+	out := h.examine(ctx, w, r)
+	if out.Reason == Accepted || out.Reason == Unreadable {
+		h.record(ctx, out)
+	}
+	return out
 }
 
-// Explain says what the handler would do with a request, and records nothing. It reads the body.
-func (h *Handler) Explain(*http.Request) Explanation {
-	return Explanation{Reason: NotRecorded, Err: errors.New("not implemented")}
+// examine reads the request, checks its signature, and finds out what there is to be recorded. Its reason is Accepted or
+// Unreadable where there is something.
+func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Request) *outcome {
+	hs := h.source.handshake
+	if hs.unsigned != nil {
+		if reply, refusal := hs.unsigned(h, r); refusal != nil {
+			return refused(refusal)
+		} else if reply != nil {
+			return &outcome{Report: Report{Reason: Handshaken}, handshake: reply}
+		}
+	}
+	if r.Method != http.MethodPost {
+		return refused(refuse(MethodNotAllowed, "the method is not POST"))
+	}
+	body, refusal := h.read(w, r)
+	if refusal != nil {
+		return refused(refusal)
+	}
+	req := NewRequest(r, body)
+	if refusal := h.source.verify(ctx, h.evidence(req, r)); refusal != nil {
+		return refused(refusal)
+	}
+	if hs.signed != nil {
+		if reply, refusal := hs.signed(ctx, h, req); refusal != nil {
+			return refused(refusal)
+		} else if reply != nil {
+			return &outcome{Report: Report{Reason: Handshaken, Verified: true}, handshake: reply}
+		}
+	}
+	return h.source.find(req)
+}
+
+func (h *Handler) evidence(req *Request, r *http.Request) *evidence {
+	e := &evidence{req: req, secrets: h.source.secrets(), now: h.now(), fetch: h.fetch}
+	if h.source.usesURL() {
+		e.urls = h.source.signedURLs(req, r.Host, r.TLS != nil)
+	}
+	return e
 }

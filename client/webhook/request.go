@@ -104,10 +104,13 @@ func (i *Item) body() ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
+// byteOrderMark may stand before JSON, and is read over.
+const byteOrderMark = "\xef\xbb\xbf"
+
 // DecodeJSON decodes one JSON value: objects as map[string]any, arrays as []any, and whole numbers exactly, as int64 or,
 // beyond it, as a string of their digits. Other numbers are float64. Of two members of one name the last one counts.
 func DecodeJSON(data []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))))
+	dec := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(data, []byte(byteOrderMark))))
 	dec.UseNumber()
 	var v any
 	if err := dec.Decode(&v); err != nil {

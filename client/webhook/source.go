@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -27,6 +28,8 @@ type Source struct {
 	Secrets func() []string
 	// Signature is how the sender signs, where it differs from the preset's. See [Preset.Signatures] for a base to change.
 	Signature *Signature
+	// SignatureHeader replaces the name of the header that holds the signature: senders such as AssemblyAI let one choose it.
+	SignatureHeader string
 	// PublicURL is the URL under which the sender knows the endpoint, for senders that sign it. Query and path are taken
 	// from the request when PublicURL has none. Empty: it is put together from the request, which a proxy may have changed.
 	PublicURL string
@@ -79,7 +82,7 @@ type config struct {
 	prefix     string
 	publicURL  *url.URL
 	refused    map[int]int // what is answered in the place of these statuses
-	handshake  handshake   // Nil: none.
+	handshake  handshake
 }
 
 // compile checks the source and adds what it leaves to the preset.
@@ -111,8 +114,17 @@ func (s Source) compile() (*config, error) {
 	if len(signatures) == 0 {
 		return nil, errors.New("signature: is required where there is no preset")
 	}
+	if c.Success == 0 {
+		c.Success = http.StatusOK
+	}
+	if c.AnswerWithin == 0 {
+		c.AnswerWithin = DefaultAnswerWithin
+	}
 	for _, signature := range signatures {
-		if s.Tolerance != 0 {
+		if s.SignatureHeader != "" && signature.Header != "" || signature.Header == "" && signature.Field == "" {
+			signature.Header = s.SignatureHeader
+		}
+		if s.Tolerance != 0 && signature.Unit != "" {
 			signature.Tolerance = s.Tolerance
 		}
 		scheme, err := signature.compile()
@@ -124,7 +136,7 @@ func (s Source) compile() (*config, error) {
 	switch {
 	case c.ID == nil && c.preset != nil:
 		return nil, fmt.Errorf("id: is required: for %q it is not known what is the same on every redelivery (%s)",
-			s.Provider, c.preset.IDNote)
+			s.Provider, c.preset.ID)
 	case c.ID == nil:
 		return nil, errors.New("id: is required where there is no preset")
 	case s.Tolerance < 0:
@@ -201,5 +213,3 @@ func checkPrefix(prefix string) error {
 func isID(s string) bool {
 	return s != "" && utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
-
-func (c *config) checkSecrets([]string) error { return nil }
