@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"internal/auth":        {},
 	"internal/batch":       {"internal/job"},
 	"internal/config":      {},
+	"internal/expr":        {},
 	"internal/job":         {"internal/payload"},
 	"internal/load":        {"client", "gen/jobonce/v1"},
 	"internal/mongostore":  {"internal/job", "internal/payload"},
