@@ -84,6 +84,9 @@ func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.
 	if store.clockOffset != nil {
 		o.metrics.WatchClock(store.clockOffset)
 	}
+	if store.leases != nil {
+		o.metrics.WatchClaims(store.leases)
+	}
 	if store.unclaimable != nil {
 		o.metrics.WatchUnclaimable(store.unclaimable)
 	}

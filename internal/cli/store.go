@@ -163,6 +163,8 @@ type openStore struct {
 	clockOffset func() time.Duration
 	// unclaimable is how much work is due that nobody can claim; nil when the store has no such work.
 	unclaimable func() int64
+	// leases is how many leases claims tried to get, and how many they got; nil when no other instance can be in the way.
+	leases func() (tried, won int64)
 	// broken is closed when the store is out of service for as long as the process lives; nil when that cannot be.
 	broken <-chan struct{}
 }
@@ -184,7 +186,7 @@ func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Lo
 		return nil, err
 	}
 	return &openStore{Store: store, name: store.String(), ready: store.Ready(), lanes: mongoLanes, clockOffset: store.ClockOffset,
-		unclaimable: store.Unclaimable}, nil
+		unclaimable: store.Unclaimable, leases: store.Leases}, nil
 }
 
 // mostCounted is how many jobs are counted at the start: enough to tell a store from another, and soon done.

@@ -58,10 +58,12 @@ type EachRecorder interface {
 
 // Worker is the part of a store that work is claimed from and reported to.
 type Worker interface {
-	// Claim leases jobs whose work is free, oldest due first, within the limits of the request. A request id that was seen
-	// before gets those of its leases that still run and are of jobs under the prefix, and nothing new as long as there are
-	// any; that of another caller, by [SameCaller], was not seen. Jobs whose attempts are used up become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up.
-	// Nothing due is no error. Errors are those of Record.
+	// Claim leases jobs whose work is free, within the limits of the request: the oldest due first, but that a store which
+	// several instances share may pass one over for 5 s, and one claim, of each instance. They come oldest due first. A
+	// request id that was seen before gets those of its leases that still run and are of jobs under the prefix, and nothing
+	// new as long as there are any; that of another caller, by [SameCaller], was not seen. Jobs whose attempts are used up
+	// become dead on the way. Work in StateUnknown, or that lacks a field, is left alone and holds nothing up. Nothing due
+	// is no error. Errors are those of Record.
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
 	// LongestDue tells which of the work that a claim could take has been due for longest, and since how long by the store's

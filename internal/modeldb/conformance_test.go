@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 				})
 				opts := mongostore.Options{URI: db.URI(), Dialer: db.Dialer(0), Now: clock.Now, MaxAttempts: storetest.MaxAttempts,
 					Watch: watched.Tell, Logger: testenv.Logger(t)}
-				return storetest.Env{Store: open(t, opts), Clock: clock, Watched: watched, Reopen: func() job.Store { return open(t, opts) }}
+				return storetest.Env{Store: open(t, opts), Clock: clock, Watched: watched, Shared: true, Reopen: func() job.Store { return open(t, opts) }}
 			})
 		})
 	}

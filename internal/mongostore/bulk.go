@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -45,6 +47,20 @@ func (s *Store) write(ctx context.Context, writes []mongo.WriteModel) bulk {
 		b.unsafe = err
 	}
 	return b
+}
+
+// failure is the worst that may be true of any item; nil when all went well.
+func (b *bulk) failure() *failure {
+	switch {
+	case b.whole != nil:
+		return b.whole
+	case b.unsafe != nil:
+		return &failure{fateUnknown, b.unsafe}
+	case len(b.failed) == 0:
+		return nil
+	}
+	items := slices.Collect(maps.Values(b.failed))
+	return worst(items, items[0])
 }
 
 // confirm tells whether what was applied is to be read at a majority before it is answered: some mongos lose the write

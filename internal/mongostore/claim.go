@@ -19,12 +19,16 @@ import (
 const (
 	// maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
 	maxClaimRounds = 8
+	// minCandidates and candidatesEach are how much of what is due a claim chooses from: the first at least, and the second
+	// times what it takes.
+	minCandidates, candidatesEach = 64, 8
 	// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
 	claimSettleTime = 2 * time.Second
 )
 
-// Claim implements [job.Store]: it reads what the request holds already, then puts what is due under leases, provided that
-// nobody else has changed it, and reads again which of them it got. These are four round trips, however many jobs.
+// Claim implements [job.Store]: it reads what the request holds already, and what is due; puts some of that under leases,
+// provided that nobody else has changed it; and reads again which of them it got. These are four round trips, however many
+// jobs.
 func (s *Store) Claim(ctx context.Context, req job.ClaimRequest) ([]job.Claimed, error) {
 	done, err := s.enter()
 	if err != nil {
@@ -89,9 +93,9 @@ func (c *claim) run(ctx context.Context) ([]job.Claimed, error) {
 		switch {
 		case err != nil || len(held) > 0:
 			return held, err
-		case f == nil && due == 0 && !c.tries.unknown:
+		case f == nil && !due && !c.tries.unknown:
 			return nil, nil
-		case due == 0, f != nil && f.hopeless(), round == maxClaimRounds, c.caller.Err() != nil, !c.tries.wait():
+		case !due, f != nil && f.hopeless(), round == maxClaimRounds, c.caller.Err() != nil, !c.tries.wait():
 			return nil, c.failure()
 		}
 	}
@@ -120,55 +124,71 @@ func outlast(ctx, caller context.Context, while time.Duration) (context.Context,
 	}
 }
 
-// lease tries to put what is due under leases of the request, as much as that takes, and tells how much was due. How much
-// of it was got shows only when it is read. Sorted by key, so that overlapping bulks cannot deadlock.
-func (c *claim) lease(ctx context.Context) (int, *failure) {
+// lease tries to put what is due under leases of the request, as much as that takes, and tells whether anything was due. How
+// much of it was got shows only when it is read.
+func (c *claim) lease(ctx context.Context) (some bool, f *failure) {
 	if err := c.timed(ctx); err != nil {
-		return 0, &failure{fateRetry, err}
+		return false, &failure{fateRetry, err}
 	}
-	due, f := c.due(ctx)
+	due, f := c.due(ctx, c.local)
+	if f == nil && len(due) == 0 { // which may be because of a claim that is rolled back yet
+		due, f = c.due(ctx, c.coll)
+	}
 	if f != nil || len(due) == 0 {
-		return len(due), f
+		return false, f
 	}
+	picked := c.picker.pick(due, c.req.Max, int64(c.req.MaxBytes), time.Now())
 	now, known := c.time()
 	if !known {
-		return len(due), &failure{fateRetry, errNoClock}
+		return true, &failure{fateRetry, errNoClock}
 	}
+	// Sorted by key, so that overlapping bulks cannot deadlock.
+	slices.SortFunc(picked, func(a, b candidate) int { return cmp.Compare(a.JobID, b.JobID) })
 	var models []mongo.WriteModel
-	for i := range due {
-		due[i].place = i
-	}
-	slices.SortFunc(due, func(a, b candidate) int { return cmp.Compare(a.JobID, b.JobID) })
-	for i := range due {
-		next := due[i].Work.Claim(job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID,
-			MaxAttempts: c.opts.MaxAttempts}, now)
+	for i := range picked {
+		next := picked[i].Work.Claim(c.grant(), now)
 		if next.State == job.StateDead {
-			if c.swap(ctx, &due[i].stored, &next) == nil { // by itself, to know that it was this call that did it
-				c.opts.Watch.Tell(due[i].JobID, &due[i].Work, &next)
-			}
+			c.bury(ctx, picked[i].JobID)
 			continue
 		}
-		c.granted[next.Token] = grant{next, due[i].place}
-		models = append(models, mongo.NewUpdateOneModel().SetFilter(due[i].unchanged()).SetUpdate(workChange(&due[i].Work, &next)))
+		c.granted[next.Token] = grant{next, picked[i].place}
+		models = append(models, mongo.NewUpdateOneModel().SetFilter(picked[i].unchanged()).SetUpdate(workChange(&picked[i].Work, &next)))
 	}
 	if len(models) == 0 {
-		return len(due), nil
+		return true, nil
 	}
-	tracked, sent := track(ctx)
-	if _, err := c.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false)); err != nil {
-		f = writeFailed(err, sent)
+	b := c.write(ctx, models)
+	if f = b.failure(); f != nil {
 		c.log.Warn("a claim failed, wholly or in part", "store", c.String(), "jobs", len(models), "error", c.explain(f))
-	} else if sent.commands > 1 {
-		f = &failure{fateUnknown, errSplit}
+	} else {
+		c.picker.count(len(models), b.matched)
 	}
 	c.sent = c.sent || f == nil || f.fate != fateUnsent
-	return len(due), f
+	return true, f
 }
 
-// candidate is work that is due, and its place among it.
+// grant is a lease that the request asks for.
+func (c *claim) grant() job.Grant {
+	return job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID, MaxAttempts: c.opts.MaxAttempts}
+}
+
+// bury makes a job dead whose attempts are used up. It does so by itself, to know that it was this call that did it.
+func (c *claim) bury(ctx context.Context, jobID string) {
+	r, f := c.read(ctx, jobID, false)
+	if f != nil || !c.free(&r.Work) {
+		return
+	}
+	next := r.Work.Claim(c.grant(), c.now())
+	if next.State == job.StateDead && c.swap(ctx, &r, &next) == nil {
+		c.opts.Watch.Tell(jobID, &r.Work, &next)
+	}
+}
+
+// candidate is work that is due, its place among it, and how large the body is.
 type candidate struct {
 	stored
 	place int
+	size  int64
 }
 
 // bodySize is how large the body is; where a document stands for it, about: see [sizeSlack].
@@ -184,18 +204,25 @@ func isOfType(field, bsonType string) bson.D {
 	return bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$" + field}}, bsonType}}}
 }
 
-// due reads what is due, the oldest first, without bodies, and as much as the request is likely to take: of what is got too
-// much of, the rest is given back.
-func (c *claim) due(ctx context.Context) (due []candidate, f *failure) {
-	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}, {Key: "size", Value: bodySize}}
-	bytes := int64(0)
-	f = c.each(ctx, dueFilter(c.now(), c.lapsed(), &c.req), options.Find().SetProjection(projection).SetLimit(int64(c.req.Max)).
-		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
-		if bytes += intOf(doc.Lookup("size")); len(due) > 0 && bytes > int64(c.req.MaxBytes) {
-			return false
-		}
+// candidateFields are the fields that claiming work depends on. Its last error and result, which may be large, are none.
+var candidateFields = func() bson.D {
+	fields := bson.D{{Key: fieldJobID, Value: 1}, {Key: "size", Value: bodySize}}
+	for _, field := range []string{
+		workState, workMode, workDue, workGranted, workLapses, workRequeues, workToken, workGeneration, workAttempts, workRequestID,
+		workFingerprint, workClaimID,
+	} {
+		fields = append(fields, bson.E{Key: inWork(field), Value: 1})
+	}
+	return fields
+}()
+
+// due reads what is due, the oldest first, without bodies. Of coll's read concerns the local one shows soonest what others
+// have claimed.
+func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidate, f *failure) {
+	f = c.each(ctx, coll, dueFilter(c.now(), c.lapsed(), &c.req), options.Find().SetProjection(candidateFields).
+		SetLimit(int64(max(minCandidates, candidatesEach*c.req.Max))).SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
-			due = append(due, candidate{stored: r})
+			due = append(due, candidate{r, len(due), intOf(doc.Lookup("size"))})
 		}
 		return true
 	})
@@ -219,7 +246,7 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	defer cancel()
 	now := job.Millis(s.now())
 	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}}
-	f := s.each(ctx, dueFilter(now, now, &job.ClaimRequest{}), options.Find().SetProjection(projection).SetLimit(1).
+	f := s.each(ctx, s.coll, dueFilter(now, now, &job.ClaimRequest{}), options.Find().SetProjection(projection).SetLimit(1).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			jobID, since = r.JobID, now.Sub(r.Work.Due)
@@ -251,7 +278,7 @@ func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 // changed at the same time, for example. What this call got and the answer has no room for is given back.
 func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	var held []stored
-	f := c.each(ctx, heldBy(&c.req, c.now()), options.Find().
+	f := c.each(ctx, c.coll, heldBy(&c.req, c.now()), options.Find().
 		SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
 		r, err := decode(doc, true)
 		if err != nil {
@@ -278,6 +305,7 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 		g, mine := c.granted[r.Work.Token]
 		switch {
 		case mine:
+			g.work.Error, g.work.Result = r.Work.Error, r.Work.Result
 			r.Work = g.work // as granted, whatever another call has marked since
 		case room:
 			next := c.told(r.Work).Retell()
@@ -303,9 +331,9 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 }
 
 // each calls f with the documents that a query finds, until that returns false.
-func (s *Store) each(ctx context.Context, query bson.D, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
+func (s *Store) each(ctx context.Context, coll *mongo.Collection, query bson.D, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
 	tracked, sent := track(ctx)
-	cursor, err := s.coll.Find(tracked, query, opts)
+	cursor, err := coll.Find(tracked, query, opts)
 	if err != nil {
 		return readFailed(err, sent)
 	}

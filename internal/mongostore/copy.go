@@ -167,7 +167,7 @@ func (s *Store) compare(ctx context.Context, there []copying, out *Copied) (agai
 	}
 	records := make(map[string]job.Record, len(there))
 	var unreadable error
-	f := s.each(ctx, bson.D{{Key: fieldJobID, Value: bson.D{{Key: "$in", Value: ids}}}}, options.Find(), func(doc bson.Raw) bool {
+	f := s.each(ctx, s.coll, bson.D{{Key: fieldJobID, Value: bson.D{{Key: "$in", Value: ids}}}}, options.Find(), func(doc bson.Raw) bool {
 		r, err := decode(doc, true)
 		records[r.JobID], unreadable = r.Record, err
 		return err == nil

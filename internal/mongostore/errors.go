@@ -188,27 +188,22 @@ func passes(err error) bool {
 	return errors.As(err, &pool) && pool.Retryable() || errors.As(err, &dial) || hungUp(err)
 }
 
-// writeFailed judges the error of a write of one document, or of a bulk as a whole: the worst that may be true of any item.
+// writeFailed judges the error of a write of one document.
 func writeFailed(err error, t *tracker) *failure {
 	var one mongo.WriteException
-	var bulk mongo.BulkWriteException
-	var items []mongo.WriteError
-	concern := false
-	switch {
-	case errors.As(err, &one):
-		items, concern = one.WriteErrors, one.WriteConcernError != nil
-	case errors.As(err, &bulk):
-		concern = bulk.WriteConcernError != nil
-		for _, e := range bulk.WriteErrors {
-			items = append(items, e.WriteError)
-		}
-	default:
+	if !errors.As(err, &one) {
 		return commandFailed(err, t)
 	}
-	f := &failure{fateRetry, err}
-	if concern || t.commands > 1 {
+	f := worst(one.WriteErrors, err)
+	if one.WriteConcernError != nil || t.commands > 1 {
 		f.fate = fateUnknown
 	}
+	return f
+}
+
+// worst is the worst that may be true of items that failed.
+func worst(items []mongo.WriteError, err error) *failure {
+	f := &failure{fateRetry, err}
 	for _, e := range items {
 		f.fate = max(f.fate, itemFate(e))
 	}

@@ -98,19 +98,20 @@ func TestWriteFate(t *testing.T) {
 		"duplicate of something": {[]mongo.BulkWriteError{duplicate("order")}, false, fateRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bulk := mongo.BulkWriteException{WriteErrors: c.items}
-			one := mongo.WriteException{}
-			for _, e := range c.items {
+			one, many := mongo.WriteException{}, bulk{failed: map[int]mongo.WriteError{}}
+			for i, e := range c.items {
 				one.WriteErrors = append(one.WriteErrors, e.WriteError)
+				many.failed[i] = e.WriteError
 			}
 			if c.concern {
-				bulk.WriteConcernError = &mongo.WriteConcernError{Code: 64}
-				one.WriteConcernError = bulk.WriteConcernError
+				one.WriteConcernError = &mongo.WriteConcernError{Code: 64}
+				many.unsafe = *one.WriteConcernError
 			}
-			for _, err := range []error{bulk, one} {
-				if got := writeFailed(err, &tracker{sent: 1, commands: 1}).fate; got != c.want {
-					t.Errorf("%T: fate %d, want %d", err, got, c.want)
-				}
+			if got := writeFailed(one, &tracker{sent: 1, commands: 1}).fate; got != c.want {
+				t.Errorf("fate %d, want %d", got, c.want)
+			}
+			if got := many.failure().fate; got != c.want {
+				t.Errorf("in a bulk: fate %d, want %d", got, c.want)
 			}
 		})
 	}

@@ -33,6 +33,7 @@ type Store struct {
 	client *mongo.Client // nil until the name of a mongodb+srv URI was looked up
 	coll   *mongo.Collection
 	linear *mongo.Collection // the same, read by confirm
+	local  *mongo.Collection // the same, read for what may be claimed
 	hosts  string
 
 	// tls and direct are true when the URI asks for it.
@@ -57,8 +58,10 @@ type Store struct {
 	// unclaimable is how much work is due that can never be claimed.
 	unclaimable atomic.Int64
 
-	// claiming is held by the one claim under way: two at once would want the same jobs.
+	// claiming is held by the one claim under way: two at once would want the same jobs, and one with the request id of the
+	// other could miss what that gets. picker tells it what to try for.
 	claiming chan struct{}
+	picker   *picker
 
 	// unlinear is set where the database does not take the read concern that confirms negative answers.
 	unlinear atomic.Bool
@@ -89,7 +92,7 @@ func Open(opts Options) (*Store, error) {
 	s := &Store{
 		opts: opts, log: opts.Logger, clock: newClock(opts.Now), strange: map[int]time.Time{}, hosts: strings.Join(co.Hosts, ","),
 		tls: co.TLSConfig != nil, direct: co.Direct != nil && *co.Direct,
-		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1),
+		ready: make(chan struct{}), stopped: make(chan struct{}), claiming: make(chan struct{}, 1), picker: newPicker(),
 		missRate: rate.NewLimiter(maxMisses, maxMisses),
 	}
 	s.doubts.wake = make(chan struct{}, 1)
@@ -117,6 +120,7 @@ func (s *Store) connect(ctx context.Context, co *options.ClientOptions) error {
 	s.coll = client.Database(s.opts.Database).Collection(s.opts.Collection,
 		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
 	s.linear = linearCollection(s.coll)
+	s.local = s.coll.Clone(options.Collection().SetReadConcern(readconcern.Local()))
 	s.keeping.Go(func() { s.keepTime(ctx) })
 	s.keeping.Go(func() { s.keepWork(ctx) })
 	return nil

@@ -47,6 +47,7 @@ func TestConformance(t *testing.T) {
 		opts := mongostore.Options{URI: uri, Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts, Watch: watched.Tell}
 		return storetest.Env{
 			Watched: watched,
+			Shared:  true,
 			Store:   open(t, opts),
 			Clock:   clock,
 			Reopen:  func() job.Store { return open(t, opts) },
@@ -66,5 +67,5 @@ func batched(t *testing.T) storetest.Env {
 	watched := &storetest.Watched{}
 	opts := mongostore.Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, MaxAttempts: storetest.MaxAttempts, Watch: watched.Tell}
 	wrap := func() job.Store { return batch.New(open(t, opts), batch.Config{Lanes: 2}) }
-	return storetest.Env{Store: wrap(), Clock: clock, Watched: watched, Reopen: wrap}
+	return storetest.Env{Store: wrap(), Clock: clock, Watched: watched, Shared: true, Reopen: wrap}
 }

@@ -49,7 +49,7 @@ func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
 	}
 	seen := 0
 	var models []mongo.WriteModel
-	f := s.each(ctx, bson.D{{Key: inWork(workDue), Value: ahead}}, options.Find().SetProjection(withoutBody).SetLimit(upkeepPart).
+	f := s.each(ctx, s.coll, bson.D{{Key: inWork(workDue), Value: ahead}}, options.Find().SetProjection(withoutBody).SetLimit(upkeepPart).
 		SetSort(bson.D{{Key: inWork(workDue), Value: -1}}), func(doc bson.Raw) bool {
 		seen++
 		r, err := decode(doc, false)

@@ -68,17 +68,27 @@ func claimsOldestFirst(t *testing.T, e Env) {
 		}
 		return out
 	}
-	for i, c := range []struct {
+	type asked struct {
 		n      int
 		events []string
 		want   []string
-	}{
+	}
+	claims := []asked{
 		{2, nil, ids[:2]},
 		{2, []string{"b"}, []string{ids[3], ids[5]}},
 		{1, []string{"b", "c"}, nil},
 		{10, []string{"a", "c"}, []string{ids[2], ids[4], ids[6]}},
 		{10, nil, nil},
-	} {
+	}
+	if e.Shared { // what is claimed together comes in order all the same
+		claims = []asked{
+			{3, []string{"b"}, []string{ids[1], ids[3], ids[5]}},
+			{1, []string{"b", "c"}, nil},
+			{10, []string{"a", "c"}, []string{ids[0], ids[2], ids[4], ids[6]}},
+			{10, nil, nil},
+		}
+	}
+	for i, c := range claims {
 		if diff := cmp.Diff(c.want, names(claim(t, e.Store, fmt.Sprint("c", i), c.n, c.events...))); diff != "" {
 			t.Errorf("claim %d (-want +got):\n%s", i, diff)
 		}
@@ -96,13 +106,15 @@ func longestDue(t *testing.T, e Env) {
 	record(t, e.Store, input("untracked", ""))
 	record(t, e.Store, leased("held", ""))
 	due("", 0)
-	record(t, e.Store, queued("early", ""))
+	early := queued("early", "")
+	early.Event, early.Body = "early", job.Body{} // to be claimed alone
+	record(t, e.Store, early)
 	due("early", 0)
 	e.Clock.Advance(time.Second)
 	record(t, e.Store, queued("late", ""))
 	e.Clock.Advance(10 * time.Second)
 	due("early", 11*time.Second)
-	got := claim(t, e.Store, "c", 1)
+	got := claim(t, e.Store, "c", 1, "early")
 	due("late", 10*time.Second)
 	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "early", got[0].Lease.Token, job.Release{Delay: 2 * time.Hour}))
 	late := claim(t, e.Store, "c2", 1)
@@ -197,6 +209,9 @@ func attemptsRunOut(t *testing.T, e Env) {
 	// The dead one makes room for the next.
 	if got := claim(t, e.Store, "last", 1); len(got) != 1 || got[0].Record.JobID != "behind" {
 		t.Errorf("claimed %+v, want the job behind the dead one", got)
+	}
+	if got := claim(t, e.Store, "none", 1); len(got) != 0 { // by now it is dead also where the other was tried first
+		t.Errorf("claimed %+v", got)
 	}
 	wantTold(t, e, "by claim: dead after 2 lapses", "by claim: leased after 1 lapses", "by claim: leased after 2 lapses",
 		"by delivery: dead after 2 lapses", "by delivery: leased after 1 lapses", "by delivery: leased after 2 lapses")

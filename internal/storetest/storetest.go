@@ -26,6 +26,9 @@ type Env struct {
 	Clock *testenv.Clock
 	// Watched is what the store was told to tell. The factory makes it the store's job.Watch.
 	Watched *Watched
+	// Shared is set where several instances may use the store at once: a claim may then pass over what has been due for
+	// longest, so that they do not all want the same.
+	Shared bool
 	// Reopen closes nothing: it opens a second store on the same data, after the case closed the first.
 	Reopen func() job.Store
 }

@@ -233,6 +233,18 @@ func (m *Metrics) WatchUnclaimable(count func() int64) {
 		func() float64 { return float64(count()) })
 }
 
+// WatchClaims shows how many leases claims have tried to get, and how many of these they got. It may be called once.
+func (m *Metrics) WatchClaims(leases func() (tried, won int64)) {
+	m.counter("jobonce_claim_leases_tried_total", "Leases that claims tried to get.", func() float64 {
+		tried, _ := leases()
+		return float64(tried)
+	})
+	m.counter("jobonce_claim_leases_won_total", "Those of them that they got; the others went to other instances.", func() float64 {
+		_, won := leases()
+		return float64(won)
+	})
+}
+
 // WatchClock shows how far the store's clock is ahead of this machine's. It may be called once.
 func (m *Metrics) WatchClock(offset func() time.Duration) {
 	m.gauge("jobonce_store_clock_offset_seconds", "How far the database's clock is ahead of this machine's.",
@@ -268,6 +280,10 @@ func (c callerExpiries) Collect(metrics chan<- prometheus.Metric) {
 	for name, t := range c.expiries() {
 		metrics <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(t.Unix()), name)
 	}
+}
+
+func (m *Metrics) counter(name, help string, value func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, value))
 }
 
 func (m *Metrics) gauge(name, help string, value func() float64) {

@@ -36,6 +36,7 @@ func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	m.WatchUnclaimable(func() int64 { return 3 })
 	m.WatchCertificate(func() time.Time { return time.Unix(1, 0) })
 	m.WatchCallers(func() map[string]time.Time { return map[string]time.Time{"a": time.Unix(1, 0)} })
+	m.WatchClaims(func() (int64, int64) { return 7, 6 })
 	m.WatchClock(func() time.Duration { return -1500 * time.Millisecond })
 	m.WatchDue(func() (time.Duration, bool) { return 90 * time.Second, true }, func() time.Time { return time.UnixMilli(1500) })
 	m.WatchReady(check)
@@ -159,7 +160,7 @@ func TestValues(t *testing.T) {
 		`jobonce_batch_duration_seconds_sum 2.02`,
 		`jobonce_queue_deliveries 3`,
 		`jobonce_queue_bytes 4096`,
-		`jobonce_queue_lease_changes 5`,
+		`jobonce_queue_lease_changes 5`, `jobonce_claim_leases_tried_total 7`, `jobonce_claim_leases_won_total 6`,
 		`jobonce_store_clock_offset_seconds -1.5`, `jobonce_unclaimable_jobs 3`,
 		`jobonce_store_ready 1`,
 		`jobonce_build_info{commit="abc",goversion="go1.26",version="v1.2.3"} 1`,

@@ -35,9 +35,10 @@ const (
 // deleted: a lease that lapsed and was not replaced still renews, completes and releases. An operation repeated with the
 // token that did it succeeds and changes nothing.
 type WorkServiceClient interface {
-	// ClaimWork leases jobs whose work is due, oldest due first, each with its payload. It may be repeated with the same
-	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call that is cancelled before its reply
-	// gives back what it claimed, without counting an attempt.
+	// ClaimWork leases jobs whose work is due, each with its payload: the oldest due first, but that with a MongoDB, so that
+	// instances do not want the same jobs, one may be passed over for 5 seconds. It may be repeated with the same
+	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call
+	// that is cancelled before its reply gives back what it claimed, without counting an attempt.
 	ClaimWork(ctx context.Context, in *ClaimWorkRequest, opts ...grpc.CallOption) (*ClaimWorkResponse, error)
 	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
 	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
@@ -118,9 +119,10 @@ func (c *workServiceClient) BatchChangeLeases(ctx context.Context, in *BatchChan
 // deleted: a lease that lapsed and was not replaced still renews, completes and releases. An operation repeated with the
 // token that did it succeeds and changes nothing.
 type WorkServiceServer interface {
-	// ClaimWork leases jobs whose work is due, oldest due first, each with its payload. It may be repeated with the same
-	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call that is cancelled before its reply
-	// gives back what it claimed, without counting an attempt.
+	// ClaimWork leases jobs whose work is due, each with its payload: the oldest due first, but that with a MongoDB, so that
+	// instances do not want the same jobs, one may be passed over for 5 seconds. It may be repeated with the same
+	// `request_id`: the repetition returns those of the leases that still run, of jobs under its `job_id_prefix`. A call
+	// that is cancelled before its reply gives back what it claimed, without counting an attempt.
 	ClaimWork(context.Context, *ClaimWorkRequest) (*ClaimWorkResponse, error)
 	// RenewLease lets a lease run anew from now; it never makes it shorter. ABORTED (LEASE_LOST) when the token holds no more.
 	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)

@@ -29,7 +29,7 @@ var mutations = []mutation{
 	{
 		name: "a claim does not look again for its own lease, which was renewed between its two reads",
 		file: inStore + "claim.go", from: "		held, err := c.confirm(ctx)\n		if f == nil",
-		to:       "		var held []job.Claimed\n		var err error\n		if due > 0 || f != nil {\n			held, err = c.confirm(ctx)\n		}\n		if f == nil",
+		to:       "		var held []job.Claimed\n		var err error\n		if due || f != nil {\n			held, err = c.confirm(ctx)\n		}\n		if f == nil",
 		scenario: "lapse × renew, of the same claim",
 	},
 	{
