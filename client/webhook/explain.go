@@ -45,15 +45,26 @@ func (h *Handler) Explain(r *http.Request) Explanation {
 	again := r.Clone(r.Context())
 	again.Body = io.NopCloser(bytes.NewReader(body))
 	out := h.examine(r.Context(), nil, again)
+	e := h.explanation(out)
+	if out.Reason == SignatureWrong {
+		e.Hints = h.hints(again, body)
+	}
+	return e
+}
+
+// Interpret says what the handler would do with a request whose signature is good, without looking at that. It is for tests
+// of what a [Source] reads, with bodies that nobody has signed. It records nothing, and does nothing about handshakes.
+func (h *Handler) Interpret(r *http.Request, body []byte) Explanation {
+	return h.explanation(h.source.find(NewRequest(r, body)))
+}
+
+func (h *Handler) explanation(out *outcome) Explanation {
 	h.decide(out)
 	e := Explanation{Reason: out.Reason, Verified: out.Verified, Err: out.Err, Status: out.Status}
 	for _, f := range out.items {
 		e.Items = append(e.Items, ExplainedItem{
 			JobID: f.jobID, Event: f.event, Status: f.status, Filtered: f.filtered, Err: f.err, Size: len(f.body),
 		})
-	}
-	if out.Reason == SignatureWrong {
-		e.Hints = h.hints(again, body)
 	}
 	return e
 }

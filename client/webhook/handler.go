@@ -139,7 +139,7 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 	if refusal != nil {
 		return refused(refusal)
 	}
-	req := NewRequest(r, body)
+	req := NewRequest(r.WithContext(ctx), body)
 	if refusal := h.source.verify(ctx, h.evidence(req, r)); refusal != nil {
 		return refused(refusal)
 	}

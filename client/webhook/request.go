@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,17 +26,21 @@ type Request struct {
 	// Body is the body, byte for byte.
 	Body []byte
 
+	ctx  context.Context
 	json func() (any, error)
 	form func() (url.Values, error)
 }
 
 // NewRequest makes a Request of an HTTP request whose body was read.
 func NewRequest(r *http.Request, body []byte) *Request {
-	req := &Request{Method: r.Method, URL: r.URL, Header: r.Header, Query: r.URL.Query(), Body: body}
+	req := &Request{ctx: r.Context(), Method: r.Method, URL: r.URL, Header: r.Header, Query: r.URL.Query(), Body: body}
 	req.json = sync.OnceValues(func() (any, error) { return DecodeJSON(body) })
 	req.form = sync.OnceValues(req.parseForm)
 	return req
 }
+
+// Context ends when the answer must be given: what takes long is to end with it.
+func (r *Request) Context() context.Context { return r.ctx }
 
 // JSON returns the body as [DecodeJSON] does. It is decoded once.
 func (r *Request) JSON() (any, error) { return r.json() }
