@@ -322,6 +322,10 @@ func TestDecide(t *testing.T) {
 		want job.Verdict
 	}{
 		"creator":                   {base, same, first},
+		"the caller's":              {record(func(r *job.Record) { r.Caller = "a" }), delivery(func(d *job.Delivery) { d.Caller = "a" }), first},
+		"another caller's":          {record(func(r *job.Record) { r.Caller = "a" }), delivery(func(d *job.Delivery) { d.Caller = "b" }), duplicate},
+		"from before callers":       {base, delivery(func(d *job.Delivery) { d.Caller = "b" }), first},
+		"callers no more":           {record(func(r *job.Record) { r.Caller = "a" }), same, first},
 		"another call":              {base, delivery(func(d *job.Delivery) { d.RequestID = "q" }), duplicate},
 		"creator without event":     {base, delivery(func(d *job.Delivery) { d.Event, d.Status = "", "" }), first},
 		"creator from elsewhere":    {base, delivery(func(d *job.Delivery) { d.Source = "poll" }), first},

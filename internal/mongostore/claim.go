@@ -169,7 +169,8 @@ func (c *claim) lease(ctx context.Context) (some bool, f *failure) {
 
 // grant is a lease that the request asks for.
 func (c *claim) grant() job.Grant {
-	return job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID, MaxAttempts: c.opts.MaxAttempts}
+	return job.Grant{Token: job.NewToken(), Duration: c.req.Lease, ClaimID: c.req.RequestID, Caller: c.req.Caller,
+		MaxAttempts: c.opts.MaxAttempts}
 }
 
 // bury makes a job dead whose attempts are used up. It does so by itself, to know that it was this call that did it.
@@ -209,7 +210,7 @@ var candidateFields = func() bson.D {
 	fields := bson.D{{Key: fieldJobID, Value: 1}, {Key: "size", Value: bodySize}}
 	for _, field := range []string{
 		workState, workMode, workDue, workGranted, workLapses, workRequeues, workToken, workGeneration, workAttempts, workRequestID,
-		workFingerprint, workClaimID,
+		workFingerprint, workClaimID, workLease,
 	} {
 		fields = append(fields, bson.E{Key: inWork(field), Value: 1})
 	}
@@ -349,13 +350,17 @@ func (s *Store) each(ctx context.Context, coll *mongo.Collection, query bson.D, 
 	return nil
 }
 
-// heldBy matches the running leases of a ClaimWork call.
+// heldBy matches the running leases of a ClaimWork call, as [job.SameCaller] has it.
 func heldBy(r *job.ClaimRequest, now time.Time) bson.D {
-	return append(bson.D{
+	f := bson.D{
 		{Key: inWork(workClaimID), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: r.RequestID}}},
 		{Key: inWork(workState), Value: job.StateLeased.String()},
 		{Key: inWork(workDue), Value: bson.D{{Key: "$gt", Value: now}}},
-	}, under(r.Prefix)...)
+	}
+	if r.Caller != "" {
+		f = append(f, bson.E{Key: inWork(workLease + "." + leaseCaller), Value: bson.D{{Key: "$in", Value: bson.A{nil, r.Caller}}}})
+	}
+	return append(f, under(r.Prefix)...)
 }
 
 // under matches jobs whose ids begin with the prefix, if there is one. It ends in ":", after which comes ";".

@@ -38,7 +38,7 @@ func copiedRecords(t *testing.T) []job.Record {
 			case i%3 == 1:
 				r.Conflicts, r.LastConflict = 2, &job.Conflict{Kind: job.ConflictEvent, Event: "other", Time: now}
 			case i == 0:
-				r.BodyOmitted, r.ContentType = 5<<20, "text/xml"
+				r.BodyOmitted, r.ContentType, r.Caller = 5<<20, "text/xml", "shop"
 				if mode != job.ModeUntracked {
 					r.Work.Requeues = 2
 				}

@@ -74,6 +74,8 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 			r.Fingerprint = bytesOf(v)
 		case fieldRequestID:
 			r.RequestID = textOf(v)
+		case fieldCaller:
+			r.Caller = textOf(v)
 		case fieldSource:
 			r.Source = textOf(v)
 		case fieldContentType:
@@ -190,6 +192,10 @@ func decodeWork(doc bson.Raw) job.Work {
 			w.RequestFingerprint = bytesOf(v)
 		case workClaimID:
 			w.ClaimID = textOf(v)
+		case workLease:
+			if d, ok := v.DocumentOK(); ok {
+				w.Caller = textOf(d.Lookup(leaseCaller))
+			}
 		case workResult:
 			w.Result = textOf(v)
 		case workError:

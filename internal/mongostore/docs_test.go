@@ -17,8 +17,8 @@ func TestDocsAreComplete(t *testing.T) {
 		rows = append(rows, "| `"+nameIn(index)+"` |")
 	}
 	for _, field := range []string{fieldJobID, fieldEvent, fieldStatus, fieldPayload, fieldFirstSeen, fieldDeliveries, fieldPayloadText, fieldPayloadForm,
-		fieldPayloadBytes, fieldPayloadDropped, fieldFingerprint, fieldRequestID, fieldSource, fieldContentType, fieldTraceparent, fieldPayloadOmitted, fieldLastSeen, fieldConflicts,
-		fieldLastConflict, fieldWork, workState, workMode, workDue, workToken, workGeneration, workAttempts, workRequeues, workClaimID, workResult, workError} {
+		fieldPayloadBytes, fieldPayloadDropped, fieldFingerprint, fieldRequestID, fieldCaller, fieldSource, fieldContentType, fieldTraceparent, fieldPayloadOmitted, fieldLastSeen, fieldConflicts,
+		fieldLastConflict, fieldWork, workState, workMode, workDue, workToken, workGeneration, workAttempts, workRequeues, workClaimID, workLease, workResult, workError} {
 		rows = append(rows, "| `"+field+"` |")
 	}
 	for _, row := range rows {

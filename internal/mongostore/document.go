@@ -23,6 +23,7 @@ const (
 	fieldPayloadDropped = "payload_dropped"
 	fieldFingerprint    = "fingerprint"
 	fieldRequestID      = "request_id"
+	fieldCaller         = "caller"
 	fieldSource         = "source"
 	fieldContentType    = "content_type"
 	fieldTraceparent    = "traceparent"
@@ -57,8 +58,11 @@ const (
 	workClaimID     = "claim_id"
 	workResult      = "result"
 	workError       = "error"
-	workLease       = "lease" // nothing of ours yet; see [workChange]
+	workLease       = "lease" // a document; see [workChange]
 )
+
+// leaseCaller is the field of the subdocument lease.
+const leaseCaller = "caller"
 
 const (
 	// maxDepth is how deeply a body may nest to be embedded. MongoDB documents 100 levels, and the record is one.
@@ -135,6 +139,7 @@ func appendRecord(b []byte, r *job.Record, embed embedding) (_ []byte, embedded 
 		b = bsoncore.AppendBinaryElement(b, fieldFingerprint, 0, []byte(r.Fingerprint))
 	}
 	b = appendNonEmpty(b, fieldRequestID, r.RequestID)
+	b = appendNonEmpty(b, fieldCaller, r.Caller)
 	b = appendNonEmpty(b, fieldSource, r.Source)
 	b = appendNonEmpty(b, fieldContentType, r.ContentType)
 	b = appendNonEmpty(b, fieldTraceparent, r.Traceparent)
@@ -176,11 +181,15 @@ func workDocument(w *job.Work, fingerprint bool) bsoncore.Document {
 	b = appendNonEmpty(b, workClaimID, w.ClaimID)
 	b = appendNonEmpty(b, workResult, w.Result)
 	b = appendNonEmpty(b, workError, w.Error)
+	if w.Caller != "" {
+		lease, d := bsoncore.AppendDocumentElementStart(b, workLease)
+		b = end(appendNonEmpty(d, leaseCaller, w.Caller), lease)
+	}
 	return end(b, top)
 }
 
 // workChange is the update that turns the work before into the one after, field by field: a newer version may have put
-// more beside ours. What such a version keeps for as long as a lease stands under work.lease, and goes with it.
+// more beside ours. What is kept for as long as a lease stands under work.lease, and goes with it whole, whatever there is.
 func workChange(before, after *job.Work) bson.D {
 	was, is := bson.Raw(workDocument(before, true)), bson.Raw(workDocument(after, true))
 	var set, unset bson.D
@@ -193,11 +202,15 @@ func workChange(before, after *job.Work) bson.D {
 	}
 	then, _ := was.Elements()
 	for _, e := range then {
-		if is.Lookup(e.Key()).Type == 0 {
+		if is.Lookup(e.Key()).Type == 0 && e.Key() != workLease {
 			unset = append(unset, bson.E{Key: inWork(e.Key()), Value: ""})
 		}
 	}
-	if before.State == job.StateLeased && (after.State != job.StateLeased || after.Token != before.Token) {
+	ended := before.State == job.StateLeased && (after.State != job.StateLeased || after.Token != before.Token)
+	switch lease := is.Lookup(workLease); {
+	case ended && lease.Type != 0 && lease.Equal(was.Lookup(workLease)):
+		set = append(set, bson.E{Key: inWork(workLease), Value: lease})
+	case ended && lease.Type == 0:
 		unset = append(unset, bson.E{Key: inWork(workLease), Value: ""})
 	}
 	var change bson.D

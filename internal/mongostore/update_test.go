@@ -242,3 +242,41 @@ func BenchmarkUpdate(b *testing.B) {
 		})
 	}
 }
+
+// TestLeaseFieldsEndWithIt: what is kept under work.lease is set whole by the change that grants the lease, stays while it runs,
+// whatever a newer version has put there, and goes with it.
+func TestLeaseFieldsEndWithIt(t *testing.T) {
+	const set, unset = "$set", "$unset"
+	queued := job.Work{State: job.StateQueued, Mode: job.ModeQueued, Due: noon}
+	held := func(token, caller string) job.Work {
+		return job.Work{State: job.StateLeased, Mode: job.ModeQueued, Due: noon, Token: token, ClaimID: "c", Caller: caller}
+	}
+	renewed := held("t", "a")
+	renewed.Due = noon.Add(time.Minute)
+	for name, c := range map[string]struct {
+		before, after job.Work
+		op            string
+		caller        any
+	}{
+		"granted":                    {queued, held("t", "a"), set, "a"},
+		"granted to nobody":          {queued, held("t", ""), "", nil},
+		"renewed":                    {held("t", "a"), renewed, "", nil},
+		"granted anew":               {held("t", "a"), held("u", "b"), set, "b"},
+		"granted anew, the same":     {held("t", "a"), held("u", "a"), set, "a"},
+		"granted anew, to nobody":    {held("t", "a"), held("u", ""), unset, ""},
+		"ended":                      {held("t", "a"), queued, unset, ""},
+		"ended, and it was nobody's": {held("t", ""), queued, unset, ""},
+	} {
+		raw, err := bson.Marshal(workChange(&c.before, &c.after))
+		testenv.Must(t, err)
+		for _, op := range []string{set, unset} {
+			v, err := bson.Raw(raw).LookupErr(op, inWork(workLease))
+			if (err == nil) != (op == c.op) {
+				t.Errorf("%s: %s is %v", name, op, v)
+			}
+			if d, ok := v.DocumentOK(); op == set && err == nil && (!ok || textOf(d.Lookup(leaseCaller)) != c.caller) {
+				t.Errorf("%s: set to %v, want the caller %v", name, v, c.caller)
+			}
+		}
+	}
+}

@@ -173,6 +173,67 @@ func claimsUnderAPrefix(t *testing.T, e Env) {
 	under("c7", "shop:eu:", 9, "shop:eu:1", "shop:eu:2")
 }
 
+// requestIDsAreTheirCallers: a request id replays for the caller that used it, and for nobody else but where one of the two
+// had no caller.
+func requestIDsAreTheirCallers(t *testing.T, e Env) {
+	by := func(caller string, in job.Input) job.Input {
+		in.Caller = caller
+		return in
+	}
+	want(t, record(t, e.Store, by("a", input("untracked", "r"))), job.First, true, true, 1)
+	want(t, record(t, e.Store, by("b", input("untracked", "r"))), job.Duplicate, false, false, 2)
+	want(t, record(t, e.Store, by("a", input("untracked", "r"))), job.First, true, true, 3)
+	want(t, record(t, e.Store, by("", input("untracked", "r"))), job.First, true, true, 4)
+	want(t, record(t, e.Store, by("", input("of nobody", "r"))), job.First, true, true, 1)
+	want(t, record(t, e.Store, by("b", input("of nobody", "r"))), job.First, true, true, 2)
+
+	want(t, record(t, e.Store, by("a", queued("queued", "r"))), job.First, false, true, 1)
+	want(t, record(t, e.Store, by("b", queued("queued", "r"))), job.Pending, false, false, 2)
+
+	first := record(t, e.Store, by("a", leased("leased", "r")))
+	want(t, first, job.First, true, true, 1)
+	want(t, record(t, e.Store, by("b", leased("leased", "r"))), job.InProgress, false, false, 2)
+	again := record(t, e.Store, by("a", leased("leased", "r")))
+	want(t, again, job.First, true, true, 3)
+	if again.Lease == nil || again.Lease.Token != first.Lease.Token {
+		t.Errorf("the same call of the same caller has the lease %+v, want %+v", again.Lease, first.Lease)
+	}
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "leased", first.Lease.Token, job.Release{}))
+	e.Clock.Advance(time.Millisecond)
+	want(t, record(t, e.Store, by("b", leased("leased", "r2"))), job.Reclaimed, true, false, 4)
+	want(t, record(t, e.Store, by("a", leased("leased", "r2"))), job.InProgress, false, false, 5)
+
+	claimed := func(caller string) (ids []string) {
+		t.Helper()
+		got, err := e.Store.Claim(t.Context(), job.ClaimRequest{RequestID: "c", Caller: caller, Max: 1, Lease: lease, MaxBytes: 1 << 20})
+		testenv.Must(t, err)
+		for _, c := range got {
+			ids = append(ids, c.Record.JobID)
+		}
+		return ids
+	}
+	for i, c := range []struct{ caller, want string }{{"a", "queued"}, {"b", ""}, {"a", "queued"}, {"", "queued"}} {
+		if got := strings.Join(claimed(c.caller), " "); got != c.want {
+			t.Errorf("claim %d, by %q, gets %q, want %q", i, c.caller, got, c.want)
+		}
+	}
+	record(t, e.Store, queued("late", ""))
+	e.Clock.Advance(time.Millisecond)
+	if got := claimed("b"); !slices.Equal(got, []string{"late"}) {
+		t.Errorf("the other caller's claim gets %q, want what is due", got)
+	}
+	if r := get(t, e.Store, "late"); r.Work.Caller != "b" || r.Caller != "" {
+		t.Errorf("kept as of %q, under a lease of %q", r.Caller, r.Work.Caller)
+	}
+	e.Clock.Advance(2 * lease)
+	claim(t, e.Store, "c", 9) // by nobody: who held the leases before is not kept
+	for _, id := range []string{"late", "leased"} {
+		if r := get(t, e.Store, id); r.Work.State != job.StateLeased || r.Work.Caller != "" {
+			t.Errorf("%s: %+v", id, r.Work)
+		}
+	}
+}
+
 func claimFitsTheReply(t *testing.T, e Env) {
 	for i := range 4 {
 		in := queued(fmt.Sprintf("job-%d", i), "")

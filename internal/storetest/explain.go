@@ -20,7 +20,7 @@ func RecordOp(request string, mode job.WorkMode) Op {
 }
 
 // ClaimOp claims one job.
-func ClaimOp(request string) Op { return Op{refClaim{request}} }
+func ClaimOp(request string) Op { return Op{refClaim{request: request}} }
 
 // RenewOp renews a lease.
 func RenewOp(token string) Op { return Op{refRenew{token}} }
@@ -250,7 +250,8 @@ func endOf(r *job.Record, j *refJob) refJob {
 	if !r.Work.Due.IsZero() {
 		due = r.Work.Due.UnixMilli()
 	}
-	return refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, mode: r.Work.Mode, state: r.Work.State,
+	return refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, creatorCaller: r.Caller, mode: r.Work.Mode, state: r.Work.State,
 		due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
-		holderBody: j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
+		holderCaller: r.Work.Caller,
+		holderBody:   j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
 }

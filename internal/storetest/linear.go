@@ -147,7 +147,7 @@ func (h *history) choose() any {
 		}
 		return refRecord{request: request, status: status, body: "body", mode: mode}
 	case n < 60:
-		return refClaim{h.jobID + request}
+		return refClaim{request: h.jobID + request}
 	case n < 72:
 		return refRenew{}
 	case n < 74:

@@ -90,6 +90,7 @@ func (m *model) record(t *rapid.T) {
 	j.deliveries++
 	m.step(t, id, j, refRecord{
 		request: fmt.Sprintf("request-%d", rapid.IntRange(0, 3).Draw(t, "request")),
+		caller:  caller(t),
 		status:  rapid.SampledFrom([]string{"OK", "OK", "OK", "OK", "ERROR"}).Draw(t, "status"),
 		body:    rapid.SampledFrom([]string{"body", "body", "body", "other"}).Draw(t, "body"),
 		mode: rapid.SampledFrom([]job.WorkMode{job.ModeLeased, job.ModeLeased, job.ModeLeased, job.ModeQueued, job.ModeUntracked}).
@@ -97,13 +98,18 @@ func (m *model) record(t *rapid.T) {
 	})
 }
 
+// caller picks who calls, most often nobody.
+func caller(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", "", "a", "a", "b"}).Draw(t, "caller")
+}
+
 // claim claims everything that is due, and lets the reference see for each job whether it was among it.
 func (m *model) claim(t *rapid.T) {
 	m.Clock.Advance(time.Millisecond)
 	now := m.Clock.Now().UnixMilli()
-	op := refClaim{request: fmt.Sprintf("claim-%d-%d", m.run, rapid.IntRange(0, 2).Draw(t, "claim"))}
+	op := refClaim{request: fmt.Sprintf("claim-%d-%d", m.run, rapid.IntRange(0, 2).Draw(t, "claim")), caller: caller(t)}
 	prefix := rapid.SampledFrom([]string{"", "", fmt.Sprintf("run-%d:", m.run), fmt.Sprintf("run-%d:a:", m.run)}).Draw(t, "prefix")
-	claimed, err := m.store.Claim(t.Context(), job.ClaimRequest{RequestID: op.request, Max: 10, Lease: lease,
+	claimed, err := m.store.Claim(t.Context(), job.ClaimRequest{RequestID: op.request, Caller: op.caller, Max: 10, Lease: lease,
 		Events: []string{m.event}, Prefix: prefix, MaxBytes: 1 << 20})
 	if err != nil {
 		t.Fatalf("claim: %v", err)
@@ -114,7 +120,8 @@ func (m *model) claim(t *rapid.T) {
 	}
 	held := false // a request that still holds leases gets those and nothing new
 	for id, j := range m.jobs {
-		held = held || strings.HasPrefix(id, prefix) && j.state == job.StateLeased && now < j.due && j.refJob.claim == op.request
+		held = held || strings.HasPrefix(id, prefix) && j.state == job.StateLeased && now < j.due && j.refJob.claim == op.request &&
+			sameName(op.caller, j.holderCaller)
 	}
 	for id, j := range m.jobs {
 		if !strings.HasPrefix(id, prefix) {
@@ -122,7 +129,7 @@ func (m *model) claim(t *rapid.T) {
 		}
 		got, is := answers[id]
 		delete(answers, id)
-		if held && !is && (j.state != job.StateLeased || j.refJob.claim != op.request || now >= j.due) {
+		if held && !is && (j.state != job.StateLeased || j.refJob.claim != op.request || now >= j.due || !sameName(op.caller, j.holderCaller)) {
 			continue
 		}
 		ok, next := j.refJob.step(op, got, now)

@@ -22,16 +22,18 @@ type refJob struct {
 	token string
 	// holder is the RecordDelivery call that the running lease was granted to, with its body; claim the ClaimWork call.
 	holder, holderBody, claim string
-	result, reason            string
+	// creatorCaller and holderCaller made these calls; empty for nobody.
+	creatorCaller, holderCaller string
+	result, reason              string
 }
 
 // The operations of the model.
 type (
 	refRecord struct {
-		request, status, body string
-		mode                  job.WorkMode
+		request, status, body, caller string
+		mode                          job.WorkMode
 	}
-	refClaim    struct{ request string }
+	refClaim    struct{ request, caller string }
 	refRenew    struct{ token string }
 	refComplete struct{ token, result string }
 	refRelease  struct {
@@ -127,12 +129,12 @@ func (j *refJob) refuse(token string, done bool) (refAnswer, bool) {
 	return refAnswer{}, false
 }
 
-func (j *refJob) settle() { j.due, j.holder, j.holderBody, j.claim = 0, "", "", "" }
+func (j *refJob) settle() { j.due, j.holder, j.holderBody, j.claim, j.holderCaller = 0, "", "", "", "" }
 
 func (j *refJob) lease() refLease { return refLease{j.token, j.generation, j.due} }
 
 // grant puts the job under the lease that the answer shows, or makes it dead.
-func (j *refJob) grant(got refLease, holder, body, claim string, now int64) {
+func (j *refJob) grant(got refLease, holder, body, claim, caller string, now int64) {
 	if j.attempts == MaxAttempts {
 		j.settle()
 		j.state, j.token = job.StateDead, ""
@@ -144,12 +146,12 @@ func (j *refJob) grant(got refLease, holder, body, claim string, now int64) {
 	j.state, j.token, j.due = job.StateLeased, got.token, now+lease.Milliseconds()
 	j.generation = max(j.generation+1, now)
 	j.attempts++
-	j.holder, j.holderBody, j.claim = holder, body, claim
+	j.holder, j.holderBody, j.claim, j.holderCaller = holder, body, claim, caller
 }
 
 func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	if !j.exists {
-		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, mode: op.mode, state: job.StateUntracked}
+		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, creatorCaller: op.caller, mode: op.mode, state: job.StateUntracked}
 		switch op.mode {
 		case job.ModeQueued:
 			j.state, j.due = job.StateQueued, now
@@ -157,7 +159,7 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 			if got.lease.token == "" {
 				return false, j
 			}
-			j.grant(got.lease, op.request, op.body, "", now)
+			j.grant(got.lease, op.request, op.body, "", op.caller, now)
 		}
 		want := refAnswer{disposition: job.First, start: op.mode != job.ModeQueued, first: true}
 		if op.mode == job.ModeLeased {
@@ -173,19 +175,19 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		want.conflict = job.ConflictBody
 	}
 	sameEvent := want.conflict != job.ConflictEvent
-	creator := op.request == j.creator && op.body == j.body && sameEvent
+	creator := op.request == j.creator && op.body == j.body && sameEvent && sameName(op.caller, j.creatorCaller)
 	want.first = creator
 
 	free := now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued && !creator)
 	if free && op.mode == job.ModeLeased && sameEvent {
 		old := j.token
-		j.grant(got.lease, op.request, op.body, "", now)
+		j.grant(got.lease, op.request, op.body, "", op.caller, now)
 		if j.state == job.StateLeased && (j.token == "" || j.token == old) {
 			return false, j
 		}
 	}
 	running := j.state == job.StateLeased && now < j.due
-	holder := running && op.request == j.holder && op.body == j.holderBody && sameEvent
+	holder := running && op.request == j.holder && op.body == j.holderBody && sameEvent && sameName(op.caller, j.holderCaller)
 	switch {
 	case j.state == job.StateUntracked && creator:
 		want.disposition, want.start = job.First, true
@@ -213,10 +215,13 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	return got == want, j
 }
 
+// sameName tells whether two calls may be of one caller: nobody's may be anybody's.
+func sameName(a, b string) bool { return a == b || a == "" || b == "" }
+
 // claimWork is a ClaimWork call that this job may be a part of the answer to: no lease in the answer means that the job
 // was not claimed by it.
 func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) {
-	if j.state == job.StateLeased && now < j.due && j.claim == op.request {
+	if j.state == job.StateLeased && now < j.due && j.claim == op.request && sameName(op.caller, j.holderCaller) {
 		// Told again, see job.Work.Retell; several times over where the store had to find out whether it was marked so.
 		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)
 		return got == refAnswer{lease: j.lease(), withBody: true}, j
@@ -226,7 +231,7 @@ func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) 
 		return got == refAnswer{}, j
 	}
 	old := j.token
-	j.grant(got.lease, "", "", op.request, now)
+	j.grant(got.lease, "", "", op.request, op.caller, now)
 	if j.state == job.StateDead {
 		return got == refAnswer{}, j
 	}
@@ -272,7 +277,7 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 
 // claim claims the job, and tells whether the lease was granted to this very call.
 func (d driver) claim(ctx context.Context, jobID string, op refClaim) (_ refAnswer, granted bool, _ error) {
-	claimed, err := d.store.Claim(ctx, job.ClaimRequest{RequestID: op.request, Max: 1, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20})
+	claimed, err := d.store.Claim(ctx, job.ClaimRequest{RequestID: op.request, Caller: op.caller, Max: 1, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20})
 	if err != nil || len(claimed) == 0 {
 		return refAnswer{}, false, err
 	}
@@ -284,7 +289,7 @@ func (d driver) claim(ctx context.Context, jobID string, op refClaim) (_ refAnsw
 }
 
 func (d driver) delivery(jobID string, op refRecord) (job.Delivery, error) {
-	in := job.Input{JobID: jobID, Event: d.event, Status: op.status, RequestID: op.request, Mode: op.mode,
+	in := job.Input{JobID: jobID, Event: d.event, Status: op.status, RequestID: op.request, Caller: op.caller, Mode: op.mode,
 		Body: job.Body{Kind: job.BodyText, Data: op.body}}
 	if op.mode == job.ModeLeased {
 		l := lease

@@ -91,6 +91,7 @@ func Run(t *testing.T, factory Factory) {
 		{"ClaimsOldestFirst", claimsOldestFirst},
 		{"LongestDue", longestDue},
 		{"ClaimsUnderAPrefix", claimsUnderAPrefix},
+		{"RequestIDsAreTheirCallers", requestIDsAreTheirCallers},
 		{"ClaimFitsTheReply", claimFitsTheReply},
 		{"GrantedAndLapses", grantedAndLapses},
 		{"AttemptsRunOut", attemptsRunOut},
