@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"client":               {"gen/jobonce/v1"},
 	"client/webhook":       {"client", "gen/jobonce/v1"},
 	"examples/frontend":    {"client", "gen/jobonce/v1"},
+	"sdk/conformance":      {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
 	"internal/auth":        {},
 	"internal/batch":       {"internal/job"},
