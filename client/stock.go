@@ -165,6 +165,23 @@ func (s *stock) stop() {
 	s.waiting = nil
 }
 
+// returnWaiting gives back all that waits.
+func (s *stock) returnWaiting() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.returnAll(s.waiting)
+	s.waiting = nil
+}
+
+// giveBackAll gives jobs back that a claim has brought, which was sent at the time given.
+func (s *stock) giveBackAll(jobs []*joboncev1.ClaimedJob, sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, claimed := range jobs {
+		s.returnAll([]claimedJob{{claimed, time.Now(), sent.Add(claimed.GetLease().GetRemaining().AsDuration())}})
+	}
+}
+
 // returnAll gives jobs back. The lock is held.
 func (s *stock) returnAll(jobs []claimedJob) {
 	for _, job := range jobs {

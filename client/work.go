@@ -27,7 +27,8 @@ const DefaultLease = time.Minute
 
 // WorkFunc does the work of one job. An error, or a panic, means that the work is to be tried again later: it is given back,
 // and left alone for as long as [DefaultBackoff] says. One that [Permanent] made means that it never will be: the job is dead.
-// The error's text is stored with the job, cut to 4 KiB.
+// [RetryIn], [NotStarted] and [Unavailable] say other things about it. The error's text is stored with the job, cut to 4 KiB. A
+// [Worker] logs it too; of an error that is a [slog.LogValuer] it logs that value instead.
 //
 // The context ends when the lease is lost, or ran out because no renewal got through: [context.Cause] then matches
 // [ErrLeaseLost]. The function must return soon then, since somebody else may start the work. It can also run twice for
@@ -82,6 +83,50 @@ type permanentError struct{ error }
 
 func (e *permanentError) Unwrap() error { return e.error }
 
+// RetryIn marks an error of a [WorkFunc] with how long the work is to be left alone at least, 24 hours at most: what an HTTP
+// service means by Retry-After. It matches what err matches. Nil stays nil.
+func RetryIn(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryInError{err, delay}
+}
+
+type retryInError struct {
+	error
+	delay time.Duration
+}
+
+func (e *retryInError) Unwrap() error { return e.error }
+
+// NotStarted marks an error of a [WorkFunc] that returned before it began the work: it is given back, due at once, and the
+// attempt does not count. It matches what err matches. Nil stays nil.
+func NotStarted(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &notStartedError{err}
+}
+
+type notStartedError struct{ error }
+
+func (e *notStartedError) Unwrap() error { return e.error }
+
+// Unavailable marks an error of a [WorkFunc] as one that says nothing about the job: what all work needs is away, such as the
+// service that it calls. When it is told so by 3 jobs in a row, a [Worker] claims nothing for a while, then one job alone, and
+// goes on as before once one ends otherwise. Meanwhile no attempt counts, so that no job dies of it. With [Client.Do], and
+// before the third, it is an error like any other. It matches what err matches. Nil stays nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unavailableError{err}
+}
+
+type unavailableError struct{ error }
+
+func (e *unavailableError) Unwrap() error { return e.error }
+
 // DefaultBackoff is how long work that failed is left alone, given how many leases the job has had, this one included:
 // 2 seconds at first, twice as long each time, an hour at most. With the service's default of 40 leases, work that always
 // fails is given up after 29 hours.
@@ -98,6 +143,8 @@ type workRunner struct {
 	lease   time.Duration
 	backoff func(attempts int) time.Duration
 	fn      WorkFunc
+	// away is told how the work of a job ended, and says whether that is due to an outage and counts for nothing. Nil: it never is.
+	away func(jobID string, err error) bool
 }
 
 // workOutcome is what became of the work.
@@ -105,6 +152,8 @@ type workOutcome struct {
 	ran bool
 	// settled: the work is completed or given up, and the service knows it.
 	settled bool
+	// uncounted: the work was given back without counting the attempt.
+	uncounted bool
 	// delay is how long the work is left alone now that it was given back.
 	delay time.Duration
 	err   error
@@ -121,6 +170,7 @@ func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutc
 	}
 	err := r.work(ctx, w, h)
 	reached := workOutcome{ran: true}
+	away := h.lost == nil && r.away != nil && r.away(w.Job.GetJobId(), err)
 	switch {
 	case err == nil:
 		if h.lost == nil {
@@ -136,13 +186,19 @@ func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutc
 	case h.lost != nil:
 		err = fmt.Errorf("%w (and the lease was lost: %w)", err, h.lost)
 	default:
-		permanent := (*permanentError)(nil)
 		var failure error
-		if errors.As(err, &permanent) {
+		switch {
+		case errors.As(err, new(*permanentError)):
 			failure = h.giveUp(ctx, storable(err.Error()))
 			reached.settled = failure == nil
-		} else {
+		case away, errors.As(err, new(*notStartedError)):
+			reached.uncounted = true
+			failure = h.notStarted(ctx)
+		default:
 			reached.delay = r.delay(ctx, w)
+			if asked := (*retryInError)(nil); errors.As(err, &asked) {
+				reached.delay = min(max(reached.delay, asked.delay), maxRetryDelay)
+			}
 			failure = h.release(ctx, reached.delay, storable(err.Error()))
 		}
 		if failure != nil {

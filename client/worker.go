@@ -115,17 +115,26 @@ func NewWorker(c *Client, cfg WorkerConfig, fn WorkFunc) (*Worker, error) {
 // within the last second, or the last eighth of a lease if that is shorter, and no more than 100, or Concurrency if that is
 // more. What it has not started within a quarter of a lease, or when ctx ends, it gives back, and the attempt does not count.
 //
-// Calls that fail are repeated, with growing pauses, for as long as it takes. The error is an [*Error] that no repetition
+// Calls that fail are repeated, with growing pauses, for as long as it takes; the log says so once, and again when it is over.
+// The error is an [*Error] that no repetition
 // mends: the service refuses the configuration ([ErrInvalidField]), or the client was closed ([ErrClosed]).
 //
 // Values in ctx reach the function. Run may be called more than once.
 func (w *Worker) Run(ctx context.Context) error {
 	working, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
-	s := newStock(w.cfg, func(job claimedJob) { w.work(working, job) }, func(job claimedJob) { w.giveBack(working, job) })
+	var o *outage
+	s := newStock(w.cfg, func(job claimedJob) {
+		defer o.over(job.GetJob().GetJobId())
+		w.work(working, o, job)
+	}, func(job claimedJob) {
+		defer o.over(job.GetJob().GetJobId())
+		w.giveBack(working, job)
+	})
+	o = newOutage(w.cfg.Logger, s.returnWaiting)
 	req := &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(w.cfg.Lease), Events: w.cfg.Events, JobIdPrefix: w.cfg.JobIDPrefix,
 		WorkerId: w.cfg.WorkerID}
-	err := w.claim(ctx, s, req)
+	err := w.claim(ctx, s, o, req)
 	timer := time.AfterFunc(w.cfg.ShutdownTimeout, func() {
 		w.cfg.Logger.Warn("jobs still run and are cut", "after", w.cfg.ShutdownTimeout)
 		cut()
@@ -144,14 +153,19 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // claim claims jobs whenever there is room for some, until ctx ends. The request keeps its request_id as long as nobody
 // knows what a claim was granted: the next one finds out.
-func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRequest) *Error {
+func (w *Worker) claim(ctx context.Context, s *stock, o *outage, req *joboncev1.ClaimWorkRequest) *Error {
 	pauses := backoff.ExponentialBackOff{
 		InitialInterval: time.Second, MaxInterval: 30 * time.Second, Multiplier: 2, RandomizationFactor: 0.5,
 	}
+	said := "" // what was logged of the failure that goes on
 	for unknown := false; ; {
 		n, wait := s.room(ctx)
+		alone := o.pass(ctx)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if alone {
+			n = 1
 		}
 		if req.RequestId == "" {
 			req.RequestId, req.MaxJobs = rand.Text(), int32(n)
@@ -159,7 +173,16 @@ func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRe
 		req.Wait = durationpb.New(wait)
 		asked := time.Now()
 		resp, sent, err := w.c.claimWork(ctx, req)
-		s.add(resp.GetJobs(), sent)
+		switch jobs := resp.GetJobs(); {
+		case alone && len(jobs) > 0:
+			o.sent(jobs[0].GetJob().GetJobId())
+			s.add(jobs[:1], sent)
+			s.giveBackAll(jobs[1:], sent)
+		case !alone && o.away(): // It began while the claim was under way.
+			s.giveBackAll(jobs, sent)
+		default:
+			s.add(jobs, sent)
+		}
 		// A refusal tells of its own call alone.
 		if unknown = err != nil && (unknown || err.OutcomeUnknown); !unknown {
 			req.RequestId = ""
@@ -170,6 +193,10 @@ func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRe
 			return nil
 		case err == nil:
 			pauses.Reset()
+			if said != "" {
+				w.cfg.Logger.Info("work can be claimed again")
+				said = ""
+			}
 			if len(resp.GetJobs()) == 0 {
 				// A service that is about to stop answers before the time.
 				pause = min(time.Second, wait-time.Since(asked))
@@ -178,7 +205,11 @@ func (w *Worker) claim(ctx context.Context, s *stock, req *joboncev1.ClaimWorkRe
 			return err
 		default:
 			pause = err.RetryDelay + pauses.NextBackOff()
-			w.cfg.Logger.Warn("work cannot be claimed", "error", err, "retry_in", pause)
+			level := slog.LevelDebug
+			if kind := err.Code.String() + err.ReasonText; kind != said {
+				said, level = kind, slog.LevelWarn
+			}
+			w.cfg.Logger.Log(ctx, level, "work cannot be claimed; it is tried again until it can", "error", err, "retry_in", pause)
 		}
 		_ = w.c.wait(ctx, pause) // Why it ended early, the next round finds out.
 	}
@@ -196,22 +227,32 @@ func (w *Worker) claimLast(ctx context.Context, s *stock, req *joboncev1.ClaimWo
 }
 
 // work does the work of one job.
-func (w *Worker) work(ctx context.Context, claimed claimedJob) {
+func (w *Worker) work(ctx context.Context, o *outage, claimed claimedJob) {
 	job := claimed.GetJob()
 	log := func() *slog.Logger {
 		return w.cfg.Logger.With("job_id", job.GetJobId(), "generation", claimed.GetLease().GetGeneration(),
 			"attempts", job.GetWork().GetAttempts())
 	}
-	r := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log)}
+	r := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log), away: o.ended}
 	done := r.run(ctx, &Work{Job: job, Lease: claimed.GetLease()}, claimed.until)
 	switch {
 	case done.err != nil && done.settled:
-		log().Error("work given up", "error", done.err)
+		log().Error("work given up", "error", logged(done.err))
+	case done.err != nil && done.uncounted:
+		log().Debug("work given back, and not counted", "error", logged(done.err))
 	case done.err != nil:
-		log().Warn("work failed", "error", done.err, "retry_in", done.delay)
+		log().Warn("work failed", "error", logged(done.err), "retry_in", done.delay)
 	case w.cfg.Logger.Enabled(ctx, slog.LevelDebug):
 		log().Debug("work completed")
 	}
+}
+
+// logged is what is logged of an error.
+func logged(err error) any {
+	if v := slog.LogValuer(nil); errors.As(err, &v) {
+		return v
+	}
+	return err
 }
 
 // giveBack returns a job that was not started. If that fails, its lease lapses.

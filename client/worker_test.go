@@ -31,7 +31,9 @@ type running struct {
 // startWorker runs a worker until stop or the test's end.
 func startWorker(t *testing.T, c *client.Client, cfg client.WorkerConfig, fn client.WorkFunc) *running {
 	t.Helper()
-	cfg.Logger = testenv.Logger(t)
+	if cfg.Logger == nil {
+		cfg.Logger = testenv.Logger(t)
+	}
 	w, err := client.NewWorker(c, cfg, fn)
 	testenv.Must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
