@@ -173,4 +173,5 @@ func (c *connection) securityHint() string {
 // fieldFlags are the flags that set a field of another name, which errors name.
 var fieldFlags = map[string]string{
 	"lease_duration": "lease", "retry_delay": "delay", "events": "event", "payload_bytes": "payload",
+	"job_id_prefix": "prefix",
 }

@@ -35,21 +35,41 @@ func applyFile(path, section string, keys *pflag.FlagSet) error {
 			if f == nil {
 				return fmt.Errorf("%s:%d: unknown key %s", path, key.Line, name)
 			}
-			if value.Kind != yaml.ScalarNode || value.Tag == "!!null" {
-				return fmt.Errorf("%s:%d: %s must have one plain value", path, key.Line, name)
+			values := []*yaml.Node{value}
+			_, many := f.Value.(pflag.SliceValue)
+			if many && value.Kind == yaml.SequenceNode {
+				values = value.Content
+			}
+			for _, value := range values {
+				switch {
+				case value.Kind != yaml.ScalarNode || value.Tag == "!!null":
+					return fmt.Errorf("%s:%d: %s must have one plain value%s", path, key.Line, name, orAList(many))
+				case empty(f, value.Value):
+					return fmt.Errorf("%s:%d: %s is empty; give it a value, or leave it out", path, value.Line, name)
+				}
 			}
 			if f.Changed {
 				return nil
 			}
-			if empty(f, value.Value) {
-				return fmt.Errorf("%s:%d: %s is empty; give it a value, or leave it out", path, value.Line, name)
+			if len(values) == 0 { // A list of none takes what stands there by default away.
+				_ = f.Value.(pflag.SliceValue).Replace(nil)
+				f.Changed = true
 			}
-			if err := set(f, value.Value, Origin{FromFile, name + " of " + path}); err != nil {
-				return fmt.Errorf("%s:%d: %s: %w", path, value.Line, name, err)
+			for _, value := range values {
+				if err := set(f, value.Value, Origin{FromFile, name + " of " + path}); err != nil {
+					return fmt.Errorf("%s:%d: %s: %w", path, value.Line, name, err)
+				}
 			}
 			return nil
 		})
 	})
+}
+
+func orAList(many bool) string {
+	if many {
+		return ", or a list of them"
+	}
+	return ""
 }
 
 // readFile returns the top node of the file, nil when the file is empty.

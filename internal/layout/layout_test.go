@@ -23,7 +23,7 @@ const module = "github.com/jobonce/jobonce/"
 var allowed = map[string][]string{
 	"cmd/jobonce": {"internal/cli"},
 	"internal/cli": {"server", "client", "gen/jobonce/v1", "internal/auth", "internal/batch", "internal/config", "internal/job",
-		"internal/load", "internal/mongostore", "internal/sqlitestore", "internal/telemetry"},
+		"internal/load", "internal/mongostore", "internal/runner", "internal/sqlitestore", "internal/telemetry"},
 	"server":               {"gen/jobonce/v1", "internal/auth", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
 	"client/webhook":       {"client", "gen/jobonce/v1"},
@@ -38,6 +38,7 @@ var allowed = map[string][]string{
 	"internal/load":        {"client", "gen/jobonce/v1"},
 	"internal/mongostore":  {"internal/job", "internal/payload"},
 	"internal/payload":     {},
+	"internal/runner":      {"client", "gen/jobonce/v1"},
 	"internal/sqlitestore": {"internal/job"},
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},
 
