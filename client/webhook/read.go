@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// read reads the body.
+// read reads the body. w is nil for a request that did not come over HTTP.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, refuse(EncodedBody, "the body has a Content-Encoding")
@@ -16,14 +16,11 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal
 	if r.ContentLength > int64(h.maxBody) {
 		return nil, refuse(TooLarge, "the body is %d bytes, and %d are taken", r.ContentLength, h.maxBody)
 	}
-	if w != nil && h.readTimeout > 0 {
-		control := http.NewResponseController(w)
-		// A connection that has no deadline is one of tests.
-		if control.SetReadDeadline(time.Now().Add(h.readTimeout)) == nil {
-			defer func() { _ = control.SetReadDeadline(time.Time{}) }()
-		}
-	}
+	done := h.bound(w)
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.maxBody)))
+	if err == nil {
+		done()
+	}
 	large := (*http.MaxBytesError)(nil)
 	switch {
 	case errors.As(err, &large):
@@ -36,4 +33,15 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal
 		return nil, refuse(EmptyBody, "there is no body")
 	}
 	return body, nil
+}
+
+// bound gives the body its time. done lifts the deadline: it is not called for a body that did not come, since the server
+// still waits for the rest of it after the answer.
+func (h *Handler) bound(w http.ResponseWriter) (done func()) {
+	if w == nil || h.readTimeout <= 0 {
+		return func() {}
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(h.readTimeout)) // Only writers of tests have none.
+	return func() { _ = control.SetReadDeadline(time.Time{}) }
 }
