@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -55,7 +56,8 @@ func (h *Handler) Explain(r *http.Request) Explanation {
 // Interpret says what the handler would do with a request whose signature is good, without looking at that. It is for tests
 // of what a [Source] reads, with bodies that nobody has signed. It records nothing, and does nothing about handshakes.
 func (h *Handler) Interpret(r *http.Request, body []byte) Explanation {
-	return h.explanation(h.source.find(NewRequest(r, body)))
+	sum := sha256.Sum256(body)
+	return h.explanation(h.source.find(NewRequest(r, body), sum[:], 0))
 }
 
 func (h *Handler) explanation(out *outcome) Explanation {

@@ -122,3 +122,5 @@ func handler(t testing.TB, j webhook.Jobs, s webhook.Source, opts ...webhook.Opt
 	}
 	return h
 }
+
+func recorder() *httptest.ResponseRecorder { return httptest.NewRecorder() }

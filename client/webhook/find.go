@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"unicode/utf8"
 
@@ -16,19 +17,24 @@ import (
 const (
 	maxEventBytes  = 128
 	maxStatusBytes = 64
+
+	maxContentTypeBytes = 128
+	traceparentBytes    = 55
 )
 
 // found is one event of a request, and what is known of it.
 type found struct {
 	jobID, event, status string
 	body                 []byte
+	contentType          string
+	omitted              int64 // The size of a body that was too large to be kept.
 	filtered             bool
 	err                  error // Why it is unreadable.
 }
 
 // find takes a verified request apart. Its reason is Unreadable when an item has no id: then the whole body is among what is
-// to be recorded.
-func (c *config) find(req *Request) *outcome {
+// to be recorded. sum is the body's SHA-256, and omitted the size of one that was not kept.
+func (c *config) find(req *Request, sum []byte, omitted int64) *outcome {
 	out := &outcome{Report: Report{Reason: Accepted, Verified: true}}
 	items, err := c.take(req)
 	if len(items) > MaxItems {
@@ -37,6 +43,7 @@ func (c *config) find(req *Request) *outcome {
 	}
 	for _, item := range items {
 		f := c.look(item)
+		f.omitted = omitted
 		out.items = append(out.items, f)
 		switch {
 		case f.filtered:
@@ -54,9 +61,8 @@ func (c *config) find(req *Request) *outcome {
 			out.Items, out.Unreadable = 1, 1
 		}
 		out.Reason, out.Err = Unreadable, err
-		sum := sha256.Sum256(req.Body)
-		id := c.Name + ":unreadable:" + hex.EncodeToString(sum[:])
-		out.items = append(out.items, &found{jobID: id, body: req.Body, err: err})
+		id := c.Name + ":unreadable:" + hex.EncodeToString(sum)
+		out.items = append(out.items, &found{jobID: id, body: req.Body, contentType: contentType(req), omitted: omitted, err: err})
 		if out.JobID == "" {
 			out.JobID = id
 		}
@@ -116,9 +122,20 @@ func (c *config) look(item *Item) *found {
 		f.err = err
 		return f
 	}
+	if f.contentType = "application/json"; item.Value == nil && item.Body == nil {
+		f.contentType = contentType(item.Request)
+	}
 	f.jobID = jobID(c.prefix, id)
 	f.event, f.status = short(c.Event, item, maxEventBytes), short(c.Status, item, maxStatusBytes)
 	return f
+}
+
+// contentType is the header's, where the service takes it.
+func contentType(req *Request) string {
+	if s := req.Header.Get("Content-Type"); len(s) <= maxContentTypeBytes && (s == "" || isID(s)) {
+		return s
+	}
+	return ""
 }
 
 // short is what a function says of an item, where it is there and not too long.
@@ -148,7 +165,7 @@ func jobID(prefix, id string) string {
 }
 
 // requests are the calls for what was found. What is unreadable starts nothing.
-func (c *config) requests(items []*found) []*joboncev1.RecordDeliveryRequest {
+func (c *config) requests(header http.Header, items []*found) []*joboncev1.RecordDeliveryRequest {
 	var reqs []*joboncev1.RecordDeliveryRequest
 	random := rand.Text()
 	for _, f := range items {
@@ -157,12 +174,18 @@ func (c *config) requests(items []*found) []*joboncev1.RecordDeliveryRequest {
 		}
 		req := &joboncev1.RecordDeliveryRequest{
 			JobId: f.jobID, Event: f.event, Status: f.status, Source: c.Name, OpaquePayload: true,
-			RequestId: random + "." + strconv.Itoa(len(reqs)), WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED,
+			ContentType: f.contentType,
+			RequestId:   random + "." + strconv.Itoa(len(reqs)), WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED,
 		}
 		if c.RecordOnly || f.err != nil {
 			req.WorkMode = joboncev1.WorkMode_WORK_MODE_UNTRACKED
 		}
-		if utf8.Valid(f.body) {
+		if traceparent := header.Get("Traceparent"); len(traceparent) == traceparentBytes {
+			req.Traceparent = traceparent // The service leaves out what is not well-formed.
+		}
+		if f.omitted > 0 {
+			req.PayloadOmittedBytes = f.omitted
+		} else if utf8.Valid(f.body) {
 			req.Body = &joboncev1.RecordDeliveryRequest_Payload{Payload: string(f.body)}
 		} else {
 			req.Body = &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: f.body}

@@ -12,6 +12,7 @@ package webhook
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -42,6 +43,7 @@ type Handler struct {
 	jobs   Jobs
 	source *config
 	fetch  *fetcher
+	works  works
 	options
 }
 
@@ -54,6 +56,8 @@ type options struct {
 	report      ReportFunc
 	now         func() time.Time
 	http        *http.Client
+	work        client.WorkFunc
+	lease       time.Duration
 }
 
 // WithMaxBody takes bodies of up to n bytes: what the service takes ([DefaultMaxBody] unless its operator changed it).
@@ -86,6 +90,9 @@ func NewHandler(jobs Jobs, source Source, opts ...Option) (*Handler, error) {
 	if h.maxBody < 1 {
 		return nil, errors.New("webhook: WithMaxBody: is less than 1")
 	}
+	if err := h.checkWork(); err != nil {
+		return nil, fmt.Errorf("webhook: source %q: WithWork: %w", source.Name, err)
+	}
 	h.fetch = newFetcher(h.http, h.now)
 	return h, nil
 }
@@ -115,8 +122,11 @@ func refused(r *refusal) *outcome { return &outcome{Report: Report{Reason: r.rea
 // handle does everything but answer.
 func (h *Handler) handle(ctx context.Context, w http.ResponseWriter, r *http.Request) *outcome {
 	out := h.examine(ctx, w, r)
-	if out.Reason == Accepted || out.Reason == Unreadable {
-		h.record(ctx, out)
+	switch {
+	case out.Reason == Accepted && h.work != nil:
+		h.doWork(ctx, r.Header, out)
+	case out.Reason == Accepted, out.Reason == Unreadable:
+		h.record(ctx, r.Header, out)
 	}
 	return out
 }
@@ -135,9 +145,12 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 	if r.Method != http.MethodPost {
 		return refused(refuse(MethodNotAllowed, "the method is not POST"))
 	}
-	body, refusal := h.read(w, r)
+	body, rest, refusal := h.read(w, r)
 	if refusal != nil {
 		return refused(refusal)
+	}
+	if rest != nil {
+		return h.examineLarge(ctx, r, body, rest)
 	}
 	req := NewRequest(r.WithContext(ctx), body)
 	if refusal := h.source.verify(ctx, h.evidence(req, r)); refusal != nil {
@@ -150,7 +163,8 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 			return &outcome{Report: Report{Reason: Handshaken, Verified: true}, handshake: reply}
 		}
 	}
-	return h.source.find(req)
+	sum := sha256.Sum256(body)
+	return h.source.find(req, sum[:], 0)
 }
 
 func (h *Handler) evidence(req *Request, r *http.Request) *evidence {

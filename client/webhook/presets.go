@@ -44,12 +44,17 @@ type Preset struct {
 	Instead map[int]int
 	// AnswerWithin is how long the answer may take. 0: [DefaultAnswerWithin].
 	AnswerWithin time.Duration
+	// RetriedFor is for how long it delivers again, by its own words. 0: not said, or not at all.
+	RetriedFor time.Duration
+	// Punishes says what failures cost beside. Empty: nothing is known.
+	Punishes string
 	// Sources are where the facts are from.
 	Sources []string
 
 	id, event, status func(*Item) (string, error)
 	items             func(*Request) ([]*Item, error)
 	when              func(*Item) (bool, error)
+	idInHeader        bool // See [Source].
 	handshake         handshake
 }
 

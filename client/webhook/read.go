@@ -8,31 +8,47 @@ import (
 	"time"
 )
 
-// read reads the body. w is nil for a request that did not come over HTTP.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
+// MaxStreamed is the largest body that is taken where the job is recorded without it, in bytes.
+const MaxStreamed = 32 << 20
+
+// read reads the body. What is over the limit of bodies comes back as rest, where it can be verified without being kept.
+// w is nil for a request that did not come over HTTP.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rest io.Reader, refused *refusal) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, refuse(EncodedBody, "the body has a Content-Encoding")
+		return nil, nil, refuse(EncodedBody, "the body has a Content-Encoding")
 	}
-	if r.ContentLength > int64(h.maxBody) {
-		return nil, refuse(TooLarge, "the body is %d bytes, and %d are taken", r.ContentLength, h.maxBody)
+	limit := int64(h.maxBody)
+	if h.source.streams(r.Header) {
+		limit = max(limit, MaxStreamed)
+	}
+	if r.ContentLength > limit {
+		return nil, nil, refuse(TooLarge, "the body is %d bytes, and %d are taken", r.ContentLength, limit)
 	}
 	done := h.bound(w)
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.maxBody)))
-	if err == nil {
-		done()
+	whole := http.MaxBytesReader(w, r.Body, limit)
+	body, err := io.ReadAll(io.LimitReader(whole, int64(h.maxBody)+1))
+	switch {
+	case err != nil:
+		return nil, nil, h.broken(err)
+	case len(body) > h.maxBody:
+		return body, whole, nil
+	case len(body) == 0:
+		refused = refuse(EmptyBody, "there is no body")
 	}
+	done()
+	return body, nil, refused
+}
+
+// broken is why a body could not be read.
+func (h *Handler) broken(err error) *refusal {
 	large := (*http.MaxBytesError)(nil)
 	switch {
 	case errors.As(err, &large):
-		return nil, refuse(TooLarge, "the body is over %d bytes", h.maxBody)
+		return refuse(TooLarge, "the body is over %d bytes", large.Limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refuse(SlowBody, "the body did not come within %v", h.readTimeout)
-	case err != nil:
-		return nil, refuse(BrokenBody, "the body ended early")
-	case len(body) == 0:
-		return nil, refuse(EmptyBody, "there is no body")
+		return refuse(SlowBody, "the body did not come within %v", h.readTimeout)
 	}
-	return body, nil
+	return refuse(BrokenBody, "the body ended early")
 }
 
 // bound gives the body its time. done lifts the deadline: it is not called for a body that did not come, since the server

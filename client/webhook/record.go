@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"google.golang.org/protobuf/proto"
 
@@ -18,8 +19,8 @@ const (
 
 // record records what was found, and sets the reason to what became of it. Everything is tried until something fails that is
 // no fault of one event: the sender delivers all of it again.
-func (h *Handler) record(ctx context.Context, out *outcome) {
-	reqs := h.source.requests(out.items)
+func (h *Handler) record(ctx context.Context, header http.Header, out *outcome) {
+	reqs := h.source.requests(header, out.items)
 	if len(reqs) == 1 {
 		resp, err := h.jobs.RecordDelivery(ctx, reqs[0])
 		h.count(out, reqs[0], resp, err)

@@ -29,6 +29,7 @@ func senders() []*Preset {
 			Signatures: []Signature{standard("webhook", "standard")},
 			Secret:     "the secret, with or without whsec_; or the public key that begins with whpk_",
 			ID:         "the header webhook-id", id: Header("webhook-id"), event: Field("type"),
+			idInHeader: true, Punishes: "the standard advises senders to disable what fails for long",
 			Sources: []string{"github.com/standard-webhooks/standard-webhooks spec/standard-webhooks.md"},
 		},
 		{
@@ -36,6 +37,7 @@ func senders() []*Preset {
 			Signatures: svix, Secret: "the endpoint's secret, whsec_...",
 			ID: "the header svix-id", id: svixID, event: Field("type"),
 			AnswerWithin: 10 * time.Second, // of 15 s
+			idInHeader:   true, RetriedFor: 27*time.Hour + 35*time.Minute, Punishes: "an endpoint that fails for 5 days is disabled",
 			Sources: []string{"github.com/svix/svix-webhooks go/webhook_test.go", "docs.svix.com/retries",
 				"docs.svix.com/idempotency"},
 		},
@@ -47,6 +49,7 @@ func senders() []*Preset {
 			}},
 			Secret: "the endpoint's secret as a whole, whsec_ included",
 			ID:     "the event's id, evt_...", id: Field("id"), event: Field("type"),
+			RetriedFor: 72 * time.Hour,
 			Sources: []string{"github.com/stripe/stripe-go webhook/client.go", "docs.stripe.com/webhooks",
 				"docs.stripe.com/webhooks/process-undelivered-events"},
 		},
@@ -58,6 +61,7 @@ func senders() []*Preset {
 			Left: "ping", when: func(i *Item) (bool, error) { return i.Request.Header.Get("X-GitHub-Event") != "ping", nil },
 			Notes:        "GitHub never delivers again by itself: what fails has to be redelivered by hand or by its API. The id is not signed.",
 			AnswerWithin: 8 * time.Second, // of 10 s
+			idInHeader:   true,
 			Sources: []string{"github.com/github/docs content/webhooks/using-webhooks/validating-webhook-deliveries.md",
 				"github.com/github/docs content/webhooks/using-webhooks/handling-failed-webhook-deliveries.md",
 				"github.com/github/docs content/webhooks/using-webhooks/best-practices-for-using-webhooks.md"},
@@ -70,6 +74,7 @@ func senders() []*Preset {
 			Notes: "Whether GitLab delivers again by itself is not certain. A secret token proves the sender, not the body, and the id is " +
 				"not signed with it. Four failures in a row pause the webhook, forty end it.",
 			AnswerWithin: 8 * time.Second,
+			idInHeader:   true, Punishes: "failures in a row pause a webhook, and disable it",
 			Sources: []string{"gitlab.com/gitlab-org/gitlab/-/merge_requests/230944", "gitlab.com/gitlab-org/gitlab/-/merge_requests/166329",
 				"GitLab documentation, doc/user/project/integrations/webhooks.md"},
 		},
@@ -85,6 +90,7 @@ func senders() []*Preset {
 			Notes: "Two subscriptions of one topic give two ids: take X-Shopify-Event-Id then. The id is not signed. After eight failures " +
 				"in a row Shopify removes a subscription that was made by the Admin API.",
 			AnswerWithin: 4 * time.Second, // of 5 s
+			idInHeader:   true, RetriedFor: 4 * time.Hour, Punishes: "failures in a row remove a subscription",
 			Sources: []string{"shopify.dev/docs/apps/build/webhooks/verify-deliveries",
 				"github.com/Shopify/shopify-app-js packages/apps/shopify-api/lib/webhooks",
 				"shopify.dev/changelog/updates-to-webhook-retry-mechanism", "shopify.dev/apps/build/webhooks/ignore-duplicates"},
@@ -100,6 +106,7 @@ func senders() []*Preset {
 			Notes:        "Slash commands and interactions have no event_id: give them an id of their own, in a source of their own.",
 			handshake:    handshake{signed: slackHandshake},
 			AnswerWithin: 2400 * time.Millisecond, // of 3 s
+			RetriedFor:   6 * time.Minute, Punishes: "an app whose deliveries fail is disabled for a time",
 			Sources: []string{"github.com/slackapi/python-slack-sdk tests/slack_sdk/signature/test_signature_verifier.py",
 				"github.com/slackapi/bolt-js src/receivers/verify-request.ts", "docs.slack.dev/apis/events-api",
 				"api.slack.com/events/url_verification"},
@@ -129,7 +136,8 @@ func senders() []*Preset {
 			}},
 			Secret: "the public key of the signed event webhook",
 			ID:     "sg_event_id of each event", items: Array("[]"), id: Field("sg_event_id"), event: Field("event"),
-			Notes: "The signature has to be switched on.",
+			Notes:      "The signature has to be switched on.",
+			RetriedFor: 24 * time.Hour,
 			Sources: []string{"github.com/sendgrid/sendgrid-go helpers/eventwebhook",
 				"docs.sendgrid.com/for-developers/tracking-events/troubleshooting"},
 		},
@@ -145,6 +153,7 @@ func senders() []*Preset {
 			Notes: "Only the eight fields of the signature are signed. One event that fails holds up all others of the endpoint, so an id that " +
 				"cannot be read stops them.",
 			AnswerWithin: 8 * time.Second, // of 10 s
+			RetriedFor:   30 * 24 * time.Hour, Punishes: "one event that fails holds up all others",
 			Sources: []string{"github.com/Adyen/adyen-go-api-library src/hmacvalidator", "docs.adyen.com/development-resources/webhooks/troubleshoot",
 				"docs.adyen.com/development-resources/webhooks/webhook-types"},
 		},
@@ -155,6 +164,7 @@ func senders() []*Preset {
 			ID:         "event_id", id: Field("event_id"), event: Field("type"),
 			Notes:        "The URL is signed: set PublicURL to the notification URL as it is registered.",
 			AnswerWithin: 8 * time.Second, // of 10 s
+			RetriedFor:   24 * time.Hour, Punishes: "an endpoint that fails for three weeks is disabled",
 			Sources: []string{"github.com/square/square-go-sdk webhooks/client/verify_signature.go",
 				"developer.squareup.com/docs/webhooks/overview", "developer.squareup.com/docs/webhooks/troubleshooting"},
 		},
@@ -168,6 +178,7 @@ func senders() []*Preset {
 			Secret: "the destination's secret key as a whole, pdl_ntfset_...",
 			ID:     "event_id", id: Field("event_id"), event: Field("event_type"),
 			AnswerWithin: 4 * time.Second, // of 5 s
+			RetriedFor:   72 * time.Hour,
 			Sources: []string{"developer.paddle.com/webhooks/signature-verification", "github.com/PaddleHQ/paddle-go-sdk webhook_verifier.go",
 				"developer.paddle.com/webhooks/about/respond-to-webhooks", "developer.paddle.com/webhooks/about/how-webhooks-work"},
 		},
@@ -175,12 +186,14 @@ func senders() []*Preset {
 			Name: "clerk", Title: "Clerk", Tier: Promised,
 			Signatures: svix, Secret: "the endpoint's signing secret, whsec_...",
 			ID: "the header svix-id", id: svixID, event: Field("type"), AnswerWithin: 10 * time.Second,
+			idInHeader: true, RetriedFor: 27*time.Hour + 35*time.Minute, Punishes: "an endpoint that fails for 5 days is disabled",
 			Sources: []string{"github.com/clerk/clerk-docs docs/webhooks/overview.mdx", "github.com/clerk/javascript packages/backend/src/webhooks.ts"},
 		},
 		{
 			Name: "resend", Title: "Resend", Tier: Promised,
 			Signatures: svix, Secret: "the webhook's signing secret, whsec_...",
 			ID: "the header svix-id", id: svixID, event: Field("type"), AnswerWithin: 10 * time.Second,
+			idInHeader: true, RetriedFor: 27*time.Hour + 35*time.Minute, Punishes: "an endpoint that fails for 5 days is disabled",
 			Sources: []string{"resend.com/docs/dashboard/webhooks/verify-webhooks-requests", "github.com/resend/resend-node src/webhooks/webhooks.ts",
 				"resend.com/docs/webhooks/retries-and-replays"},
 		},
@@ -191,7 +204,8 @@ func senders() []*Preset {
 			ID:         "the header webhook-id", id: Header("webhook-id"), event: Field("type"), status: optional(ending("type")),
 			Left: "what does not say how a response, batch, run or job ended", when: OneOf(optional(ending("type")),
 				"completed", "failed", "cancelled", "canceled", "incomplete", "expired", "succeeded"),
-			Sources: []string{"github.com/openai/openai-go webhooks/webhook_secret.go", "developers.openai.com/api/docs/guides/webhooks"},
+			RetriedFor: 72 * time.Hour,
+			Sources:    []string{"github.com/openai/openai-go webhooks/webhook_secret.go", "developers.openai.com/api/docs/guides/webhooks"},
 		},
 		{
 			Name: "replicate", Title: "Replicate", Tier: Promised,
@@ -199,7 +213,8 @@ func senders() []*Preset {
 			Secret:     "the account's signing secret, whsec_...",
 			ID:         "the prediction's id and status", id: Join(Field("id"), Field("status")), status: Field("status"),
 			Left: "predictions that are not over", when: OneOf(Field("status"), "succeeded", "failed", "canceled"),
-			Notes: "Replicate tries for about one minute: after a longer outage, predictions have to be fetched from its API.",
+			Notes:      "Replicate tries for about one minute: after a longer outage, predictions have to be fetched from its API.",
+			RetriedFor: time.Minute,
 			Sources: []string{"replicate.com/docs/topics/webhooks/verify-webhook", "replicate.com/docs/topics/webhooks/receive-webhook",
 				"github.com/replicate/replicate-javascript lib/util.js"},
 		},
@@ -227,6 +242,7 @@ func senders() []*Preset {
 			}},
 			Secret: "the webhook's signing secret",
 			ID:     "the event's id", id: Field("id"), event: Field("type"),
+			RetriedFor: 24 * time.Hour,
 			Sources: []string{"mux.com/docs/core/verify-webhook-signatures", "mux.com/docs/core/listen-for-webhooks",
 				"github.com/muxinc/mux-node-sdk src/resources/webhooks/webhooks.ts"},
 		},
@@ -267,6 +283,7 @@ func senders() []*Preset {
 			Notes: "The URL is signed: set PublicURL behind a proxy. Only version 3 of the signature is taken. eventId alone is not unique, " +
 				"by HubSpot's own words.",
 			AnswerWithin: 4 * time.Second, // of 5 s
+			RetriedFor:   24 * time.Hour,
 			Sources: []string{"developers.hubspot.com/docs-beta/webhooks/validating-requests", "developers.hubspot.com/docs/api/webhooks",
 				"github.com/HubSpot/hubspot-api-nodejs src/utils/signature.ts"},
 		},
@@ -339,8 +356,9 @@ func senders() []*Preset {
 				kind, err := Field("type")(i)
 				return strings.HasPrefix(kind, "post_call_"), err
 			},
-			Notes:   "Retries are off until they are switched on for the webhook, and are for post_call_transcription only.",
-			Instead: map[int]int{401: 503}, // Of the 4xx only 408 and 429 are tried again.
+			Notes:    "Retries are off until they are switched on for the webhook, and are for post_call_transcription only.",
+			Instead:  map[int]int{401: 503}, // Of the 4xx only 408 and 429 are tried again.
+			Punishes: "ten failures in a row, and none good for 7 days, disable a webhook",
 			Sources: []string{"elevenlabs.io/docs/conversational-ai/workflows/post-call-webhooks", "elevenlabs.io/docs/eleven-api/resources/webhooks",
 				"github.com/elevenlabs/elevenlabs-js src/wrapper/webhooks.ts"},
 		},

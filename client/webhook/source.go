@@ -53,6 +53,10 @@ type Source struct {
 	// AllEvents also records what the preset leaves out, such as "started" of senders of job lifecycles.
 	AllEvents bool
 
+	// IDInHeader says that ID, Event, Status and When look at nothing but headers and query. Bodies over the limit, up to
+	// [MaxStreamed], are then verified as they come, where the signature allows it, and recorded without the body.
+	IDInHeader bool
+
 	// RecordOnly records as UNTRACKED: nobody will do the work.
 	RecordOnly bool
 	// VerifyToken is what a handshake by GET has to bring along (Meta's hub.verify_token). Empty: it is refused.
@@ -61,6 +65,8 @@ type Source struct {
 	Success int
 	// AnswerWithin bounds the time until the answer. 0: the preset's, which is well below the sender's own timeout, or 4 s.
 	AnswerWithin time.Duration
+	// RetriedFor is for how long the sender delivers again what was answered 503: see [WithWork]. 0: the preset's.
+	RetriedFor time.Duration
 }
 
 // DefaultAnswerWithin is how long an answer may take where no preset says otherwise.
@@ -162,7 +168,10 @@ func (c *config) fill(p *Preset) {
 		c.Items = p.items
 	}
 	if c.ID == nil {
-		c.ID = p.id
+		c.ID, c.IDInHeader = p.id, c.IDInHeader || p.idInHeader && c.When == nil
+	}
+	if c.RetriedFor == 0 {
+		c.RetriedFor = p.RetriedFor
 	}
 	if c.Event == nil {
 		c.Event = p.event

@@ -13,6 +13,7 @@ import (
 	"encoding/hex"
 	"hash"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -32,17 +33,20 @@ type evidence struct {
 	fetch   *fetcher
 }
 
-// verify returns nil when the request is the sender's.
-func (c *config) verify(ctx context.Context, e *evidence) *refusal {
-	s := c.signatures[0]
-	for _, candidate := range c.signatures[1:] {
-		if s.Header == "" || len(e.req.Header.Values(s.Header)) == 0 {
-			s = candidate
+// scheme returns the scheme that a request is signed by, by its headers: the first if by none, so that errors name the usual
+// header.
+func (c *config) scheme(header http.Header) *scheme {
+	for _, s := range c.signatures {
+		if s.Header == "" || len(header.Values(s.Header)) > 0 {
+			return s
 		}
 	}
-	if s.Header != "" && len(e.req.Header.Values(s.Header)) == 0 {
-		s = c.signatures[0] // The error names the usual header.
-	}
+	return c.signatures[0]
+}
+
+// verify returns nil when the request is the sender's.
+func (c *config) verify(ctx context.Context, e *evidence) *refusal {
+	s := c.scheme(e.req.Header)
 	switch {
 	case s.Kind == SNS:
 		return verifySNS(ctx, e)
