@@ -25,10 +25,12 @@ const (
 	DefaultMaxAnswerBytes  = 128 << 20
 	DefaultMaxConnections  = 4096
 	DefaultReceiveTimeout  = 30 * time.Second
+	// DefaultMaxConnectionAge is how soon an instance that is new gets its share of long-lived connections.
+	DefaultMaxConnectionAge = 5 * time.Minute
 )
 
-// Config is what the server is made with. The zero value is ready for use. Operators set MaxBodyBytes, MaxConnections and LogCalls,
-// by the flags of `jobonce serve`; the other bounds are for tests, and fixed in the service.
+// Config is what the server is made with. The zero value is ready for use. Operators set MaxBodyBytes, MaxConnections,
+// MaxConnectionAge and LogCalls, by the flags of `jobonce serve`; the other bounds are for tests, and fixed in the service.
 type Config struct {
 	// MaxBodyBytes is the limit of a webhook's body. 0: job.DefaultMaxBodyBytes; at most job.MaxBodyBytes.
 	MaxBodyBytes int
@@ -43,6 +45,9 @@ type Config struct {
 	MaxAnswerBytes int64
 	// MaxConnections bounds the connections. More are closed at once. 0: DefaultMaxConnections.
 	MaxConnections int
+	// MaxConnectionAge is how long a connection is used, give or take a tenth at random: then the client is asked to make a new
+	// one, and looks its name up again. 0: DefaultMaxConnectionAge.
+	MaxConnectionAge time.Duration
 	// ReceiveTimeout is how long a request may take to arrive. 0: DefaultReceiveTimeout.
 	ReceiveTimeout time.Duration
 	// MaxCallTime cuts the deadline of calls that come with none or with a later one, from when their request is there.
@@ -131,6 +136,7 @@ func (c Config) withDefaults() (Config, error) {
 		value *time.Duration
 		zero  time.Duration
 	}{
+		{"MaxConnectionAge", &c.MaxConnectionAge, DefaultMaxConnectionAge},
 		{"ReceiveTimeout", &c.ReceiveTimeout, DefaultReceiveTimeout},
 		{"MaxCallTime", &c.MaxCallTime, DefaultMaxCallTime},
 		{"ShutdownTimeout", &c.ShutdownTimeout, DefaultShutdownTimeout},

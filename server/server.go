@@ -34,6 +34,8 @@ const (
 	connWindow   = 4 << 20
 	// connectTimeout is how long a peer may take to say that it speaks HTTP/2, TLS included.
 	connectTimeout = 20 * time.Second
+	// ageGrace is how long calls may go on over a connection that has come of age: longer than the longest wait for work.
+	ageGrace = maxWait + 10*time.Second
 	// healthPlaces is how many calls of the health service may wait to be received.
 	healthPlaces = 256
 	// maxStreams bounds what one connection can have under way, and with it the memory that one client can take: more
@@ -41,12 +43,9 @@ const (
 	maxStreams = 1000
 )
 
-// The keepalive rules. Clients ping every 30 seconds or less often, idle ones too; the margin is for clocks and for
-// proxies that ping on their own. The server's pings find peers that vanished without a word.
-var (
-	keepaliveEnforcement = keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}
-	keepaliveParams      = keepalive.ServerParameters{Time: 2 * time.Minute, Timeout: 20 * time.Second}
-)
+// keepaliveEnforcement: clients ping every 30 seconds or less often, idle ones too; the margin is for clocks and for proxies that
+// ping on their own.
+var keepaliveEnforcement = keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}
 
 // Recorder is the part of the store that IdempotencyService uses.
 type Recorder interface {
@@ -108,7 +107,10 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 		grpc.ConnectionTimeout(connectTimeout),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveEnforcementPolicy(keepaliveEnforcement),
-		grpc.KeepaliveParams(keepaliveParams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: 2 * time.Minute, Timeout: 20 * time.Second, // These pings find peers that vanished without a word.
+			MaxConnectionAge: cfg.MaxConnectionAge, MaxConnectionAgeGrace: ageGrace,
+		}),
 		// Run returns only when no handler runs any more, so that the store can be closed then.
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(door.unknown),

@@ -44,6 +44,7 @@ func TestFlagDefaults(t *testing.T) {
 		{serve, "admin-listen", ""},
 		{serve, "max-payload-bytes", strconv.Itoa(job.DefaultMaxBodyBytes)},
 		{serve, "max-connections", strconv.Itoa(server.DefaultMaxConnections)},
+		{serve, "max-connection-age", server.DefaultMaxConnectionAge.String()},
 		{serve, "log-calls", strconv.FormatBool(server.Config{}.LogCalls)},
 		{record, "server", serve.Lookup("listen").DefValue},
 		{record, "timeout", client.DefaultTimeout.String()},

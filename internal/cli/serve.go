@@ -33,6 +33,7 @@ type serveConfig struct {
 	store       storeConfig
 	maxBody     config.IntRange
 	maxConns    config.IntRange
+	maxConnAge  time.Duration
 	dueAlert    time.Duration
 	logCalls    bool
 	logLevel    config.Choice
@@ -68,6 +69,9 @@ written, the service goes on without.
 			if cfg.dueAlert < 0 {
 				return usagef("--due-alert must not be negative")
 			}
+			if cfg.maxConnAge < time.Second {
+				return usagef("--max-connection-age must be at least 1s")
+			}
 			if err := cfg.security.check(); err != nil {
 				return err
 			}
@@ -99,6 +103,8 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.StringVar(&cfg.adminListen, "admin-listen", "", "the old name of --ops-listen, deprecated; an `address`")
 	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxBodyBytes))
 	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
+	keys.DurationVar(&cfg.maxConnAge, "max-connection-age", server.DefaultMaxConnectionAge, "how long a connection is used, give or take a tenth, before its client is asked to make a new one, so\n"+
+		"that new instances get their share")
 	keys.DurationVar(&cfg.dueAlert, "due-alert", 5*time.Minute, "how long work may be due before that is an error in the log, once a minute; 0 for never")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
@@ -151,8 +157,8 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 
 	batches := batch.Config{Lanes: store.lanes, Logger: logger}
 	calls := server.Config{
-		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, LogCalls: cfg.logCalls, Logger: logger,
-		DueAlert:   cfg.dueAlert,
+		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, MaxConnectionAge: cfg.maxConnAge,
+		LogCalls: cfg.logCalls, Logger: logger, DueAlert: cfg.dueAlert,
 		StoreReady: store.ready, Certificates: protected.certificates, Callers: protected.callers,
 	}
 	ops.observe(&batches, &calls)

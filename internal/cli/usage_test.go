@@ -37,6 +37,7 @@ func TestWrongUsage(t *testing.T) {
 		{"get a --timeout 0s", `--timeout must be above zero; see 'jobonce get --help'`},
 		{"get a --cert c.pem", `--cert and --key go together; see 'jobonce get --help'`},
 		{"get a --tls=false --ca-cert c.pem", `--tls=false excludes --ca-cert, --cert and --key; see 'jobonce get --help'`},
+		{"serve --max-connection-age 0s", `--max-connection-age must be at least 1s; see 'jobonce serve --help'`},
 		{"serve x", `unexpected argument "x"; see 'jobonce serve --help'`},
 		{"serve --max-payload-bytes 3145729", `must be a whole number from 1 to 3145728; see 'jobonce serve --help'`},
 		{"serve --max-payload-bytes 0", `must be a whole number from 1 to 3145728; see 'jobonce serve --help'`},

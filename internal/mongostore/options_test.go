@@ -129,59 +129,34 @@ func TestNames(t *testing.T) {
 
 // nameServer answers for mongodb+srv once it is told to.
 type nameServer struct {
-	conn net.PacketConn
 	port atomic.Uint32 // of the database; 0: the name does not exist
 }
 
 // startNames makes every look-up of this process go to a name server of the test.
 func startNames(t *testing.T) *nameServer {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	testenv.Must(t, err)
-	n := &nameServer{conn: conn}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for buf := make([]byte, 512); ; {
-			size, from, err := conn.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if reply, err := n.reply(buf[:size]); err == nil {
-				_, _ = conn.WriteTo(reply, from)
-			}
-		}
-	}()
+	n := &nameServer{}
+	addr := testenv.StartNames(t, n.answer)
 	before := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "udp", conn.LocalAddr().String())
+		return d.DialContext(ctx, "udp", addr)
 	}}
-	t.Cleanup(func() {
-		net.DefaultResolver = before
-		_ = conn.Close()
-		<-done
-	})
+	t.Cleanup(func() { net.DefaultResolver = before })
 	return n
 }
 
-func (n *nameServer) reply(query []byte) ([]byte, error) {
-	var m dnsmessage.Message
-	if err := m.Unpack(query); err != nil {
-		return nil, err
-	}
-	m.Response, m.Additionals = true, nil
-	q, port := m.Questions[0], uint16(n.port.Load())
-	header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1}
+func (n *nameServer) answer(q dnsmessage.Question) []dnsmessage.ResourceBody {
+	port := uint16(n.port.Load())
 	switch name := q.Name.String(); {
 	case port == 0:
-		m.RCode = dnsmessage.RCodeNameError
+		return nil
 	case q.Type == dnsmessage.TypeSRV && name == "_mongodb._tcp.jobs.example.com.":
-		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.SRVResource{Port: port, Target: dnsmessage.MustNewName("db.example.com.")}}}
+		return []dnsmessage.ResourceBody{&dnsmessage.SRVResource{Port: port, Target: dnsmessage.MustNewName("db.example.com.")}}
 	case q.Type == dnsmessage.TypeA && name == "db.example.com.":
-		m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}}}}
+		return []dnsmessage.ResourceBody{&dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}}}
 	}
-	return m.Pack()
+	return []dnsmessage.ResourceBody{}
 }
 
 // TestNameOfSRV: a mongodb+srv name that cannot be looked up is waited for, as any other host is.
