@@ -14,6 +14,12 @@ import (
 // DoOption changes a default of [Client.Do].
 type DoOption func(*workRunner)
 
+// WithWait lets the service wait, a minute at most, when the work is somebody else's, until it is done, or free for this caller:
+// the provider then need not deliver again. It comes on top of the client's timeout. Default 0: answer at once.
+func WithWait(d time.Duration) DoOption {
+	return func(r *workRunner) { r.wait = d }
+}
+
 // WithBackoff sets how long work that failed is left alone, given how many leases the job has had, this one included. At
 // most 24 hours. Default [DefaultBackoff].
 func WithBackoff(backoff func(attempts int) time.Duration) DoOption {
@@ -70,6 +76,9 @@ func (c *Client) Do(
 		return unsettled, err
 	}
 	p.lease = req.GetLeaseDuration().AsDuration()
+	if p.wait != 0 { // req is a copy
+		req.Wait = durationpb.New(p.wait)
+	}
 
 	resp, sent, err := c.record(ctx, req)
 	if err != nil {

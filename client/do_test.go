@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -377,6 +379,52 @@ func TestDoNotRecorded(t *testing.T) {
 		})
 		result, err := s.client(t).Do(t.Context(), delivery("j"), never(t))
 		if !errors.Is(err, client.ErrOverloaded) || result.Settled || result.RetryAfter != 90*time.Second {
+			t.Errorf("got %+v, %v", result, err)
+		}
+	})
+}
+
+// TestWait: a delivery waits at the service for work that is somebody else's, on top of the client's timeout, and in a call of its
+// own, however many go out at once.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t, client.WithTimeout(2*time.Second))
+		const n = 30
+		release, began := make(chan struct{}), make(chan struct{})
+		go func() {
+			_, err := c.Do(t.Context(), delivery("j"), func(context.Context, *client.Work) error {
+				close(began)
+				<-release
+				return errWork
+			})
+			if !errors.Is(err, errWork) {
+				t.Errorf("got %v", err)
+			}
+		}()
+		<-began
+		before := s.called("BatchRecordDeliveries")
+		var ran atomic.Int64
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				result, err := c.Do(t.Context(), delivery("j"), func(_ context.Context, w *client.Work) error {
+					ran.Add(1)
+					return w.SetResult("done")
+				}, client.WithWait(30*time.Second))
+				if err != nil || !result.Settled {
+					t.Errorf("got %+v, %v", result, err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Second) // longer than the timeout
+		close(release)
+		all.Wait()
+		if ran.Load() != 1 || s.called("BatchRecordDeliveries") != before {
+			t.Errorf("the work was done %d times, and %d deliveries shared calls", ran.Load(), s.called("BatchRecordDeliveries")-before)
+		}
+		result, err := c.Do(t.Context(), delivery("k"), func(context.Context, *client.Work) error { return nil }, client.WithWait(2*time.Minute))
+		if !errors.Is(err, client.ErrInvalidField) || result.Ran {
 			t.Errorf("got %+v, %v", result, err)
 		}
 	})

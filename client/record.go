@@ -16,6 +16,9 @@ import (
 // request_id is empty the client makes a random one for this call and keeps it over all attempts, so that an answer
 // that gets lost is recovered. The request is not modified.
 //
+// The time that wait asks for comes on top of the client's timeout. With a wait, the remaining time of a lease says little about
+// when it ends; see [Client.ClaimWork].
+//
 // The error is an [*Error]. On one that matches [ErrOutcomeUnknown] the delivery may be recorded: either let the
 // provider deliver again, or call again with [Error.RequestID].
 func (c *Client) RecordDelivery(
@@ -36,10 +39,16 @@ func (c *Client) record(
 		return nil, time.Time{}, err
 	}
 	req = withRequestID(req)
-	err = c.retry(ctx, 0, func(ctx context.Context) *Error {
+	wait := max(0, req.GetWait().AsDuration())
+	err = c.retry(ctx, wait, func(ctx context.Context) *Error {
 		sent = time.Now()
 		var err *Error
-		if resp, err = c.deliveries.record(ctx, req); err != nil {
+		if wait > 0 { // It holds up nobody else.
+			resp, err = attempt(ctx, c.service.RecordDelivery, req)
+		} else {
+			resp, err = c.deliveries.record(ctx, req)
+		}
+		if err != nil {
 			err.RequestID = req.GetRequestId()
 		}
 		return err

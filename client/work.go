@@ -143,6 +143,7 @@ type workRunner struct {
 	lease   time.Duration
 	backoff func(attempts int) time.Duration
 	fn      WorkFunc
+	wait    time.Duration // of the delivery, in Do
 	// away is told how the work of a job ended, and says whether that is due to an outage and counts for nothing. Nil: it never is.
 	away func(jobID string, err error) bool
 }

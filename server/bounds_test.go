@@ -113,6 +113,14 @@ func (f *foreign) ChangeLeases(_ context.Context, changes []job.LeaseChange) []j
 	return out
 }
 
+func (f *foreign) Standings(context.Context, []string) (map[string]job.Standing, error) {
+	return nil, nil
+}
+
+func (f *foreign) Resume(context.Context, job.Delivery) job.Outcome {
+	return job.Outcome{Err: job.ErrNotFound}
+}
+
 func (f *foreign) Check(context.Context) error { return nil }
 
 func (f *foreign) LongestDue(context.Context) (string, time.Duration, error) { return "", 0, nil }

@@ -108,6 +108,14 @@ func (m *memoryJobs) Get(ctx context.Context, jobID string, withBody bool) (job.
 	return out, nil
 }
 
+func (m *memoryJobs) Standings(context.Context, []string) (map[string]job.Standing, error) {
+	return nil, nil
+}
+
+func (m *memoryJobs) Resume(context.Context, job.Delivery) job.Outcome {
+	return job.Outcome{Err: job.ErrNotFound}
+}
+
 func (m *memoryJobs) Check(ctx context.Context) error {
 	if m.onCheck != nil {
 		return m.onCheck(ctx)

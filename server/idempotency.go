@@ -30,15 +30,23 @@ type idempotencyService struct {
 	log      *slog.Logger
 	observer Observer
 	bell     *bell
+	waits    *waits
 }
 
 // RecordDelivery records one delivery.
 func (s *idempotencyService) RecordDelivery(ctx context.Context, req *joboncev1.RecordDeliveryRequest) (*joboncev1.RecordDeliveryResponse, error) {
-	d, err := s.delivery(ctx, req)
+	wait, err := waitAsked(req.GetWait())
+	var d job.Delivery
+	if err == nil {
+		d, err = s.delivery(ctx, req)
+	}
 	if err != nil {
 		return nil, s.observed(fail(ctx, err, ""))
 	}
 	o := s.jobs.RecordOne(ctx, d)
+	if wait > 0 && unsettled(&o) {
+		o = s.waits.await(ctx, &d, o, wait)
+	}
 	if o.Err == nil {
 		o.Err = tooLong(&o.Record)
 	}
@@ -59,6 +67,9 @@ func (s *idempotencyService) BatchRecordDeliveries(ctx context.Context, req *job
 	at := make([]int, 0, len(results)) // where the valid ones stand in the request
 	for i, r := range req.GetDeliveries() {
 		d, err := s.delivery(ctx, r)
+		if err == nil && r.GetWait() != nil {
+			err = &job.InvalidError{Field: "wait", Problem: "is for a delivery in a call of its own"}
+		}
 		if err != nil {
 			results[i] = itemError(s.observed(explain(ctx, err, "")))
 			continue

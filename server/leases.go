@@ -26,6 +26,7 @@ func (s *workService) CompleteWork(ctx context.Context, req *joboncev1.CompleteW
 	if _, err := s.change(ctx, func() (job.LeaseChange, error) { return completion(req) }); err != nil {
 		return nil, err
 	}
+	s.waits.changed(req.GetJobId())
 	return &joboncev1.CompleteWorkResponse{}, nil
 }
 
@@ -34,6 +35,7 @@ func (s *workService) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWor
 	if _, err := s.change(ctx, func() (job.LeaseChange, error) { return release(req) }); err != nil {
 		return nil, err
 	}
+	s.waits.changed(req.GetJobId())
 	if dueNow(req) {
 		s.bell.ringAny()
 	}
@@ -87,6 +89,7 @@ func (s *workService) BatchChangeLeases(ctx context.Context, req *joboncev1.Batc
 			} else if valid[i].Kind == job.Renewal {
 				result.Lease = toLease(&o.Lease)
 			} else {
+				s.waits.changed(valid[i].JobID)
 				due = due || dueNow(req.GetChanges()[at[i]].GetRelease())
 			}
 			results[at[i]] = result

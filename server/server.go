@@ -57,6 +57,7 @@ type Recorder interface {
 // Jobs is the store as the server uses it: a part for each service.
 type Jobs interface {
 	Recorder
+	job.Follower
 	job.Worker
 	job.Checker
 }
@@ -71,7 +72,9 @@ type Server struct {
 	// door and answers bound what the calls hold.
 	door    *door
 	answers *answers
-	ran     atomic.Bool
+	// waits has the deliveries that wait.
+	waits *waits
+	ran   atomic.Bool
 }
 
 // Ready is closed once the server has said SERVING for the first time: the store is ready and calls are answered.
@@ -131,12 +134,13 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger)
 	s.due = newDueWatch(jobs, cfg.DueAlert, cfg.Logger)
 	bell := newBell()
+	s.waits = newWaits(jobs, cfg.MaxCalls, cfg.Logger, s.health.stopping)
 	ours := entrance{s.grpc, door, true}
 	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{
-		jobs: jobs, maxBody: cfg.MaxBodyBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell,
+		jobs: jobs, maxBody: cfg.MaxBodyBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell, waits: s.waits,
 	})
 	joboncev1.RegisterWorkServiceServer(ours, &workService{
-		jobs: jobs, log: cfg.Logger, bell: bell, stopping: s.health.stopping, due: s.due,
+		jobs: jobs, log: cfg.Logger, bell: bell, waits: s.waits, stopping: s.health.stopping, due: s.due,
 	})
 	grpc_health_v1.RegisterHealthServer(entrance{s.grpc, door, false}, s.health)
 	reflection.Register(s.grpc)

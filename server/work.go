@@ -20,7 +20,9 @@ type workService struct {
 	jobs job.Worker
 	log  *slog.Logger
 	bell *bell
-	due  *dueWatch
+	// waits has the deliveries that wait for what becomes of their job.
+	waits *waits
+	due   *dueWatch
 	// stopping ends when the server is to stop: nobody is kept waiting then.
 	stopping context.Context
 }
@@ -184,8 +186,8 @@ func claimRequest(ctx context.Context, req *joboncev1.ClaimWorkRequest) (job.Cla
 	if err := job.CheckText("worker_id", req.GetWorkerId(), job.MaxWorkerIDBytes); err != nil {
 		return r, err
 	}
-	if w := req.GetWait(); w != nil && (w.CheckValid() != nil || w.AsDuration() < 0 || w.AsDuration() > maxWait) {
-		return r, &job.InvalidError{Field: "wait", Problem: fmt.Sprintf("must be 0 to %v", maxWait)}
+	if _, err := waitAsked(req.GetWait()); err != nil {
+		return r, err
 	}
 	if err := job.CheckText("request_id", r.RequestID, job.MaxRequestIDBytes); err != nil {
 		return r, err

@@ -27,6 +27,7 @@ type recordFlags struct {
 	opaque bool
 	mode   config.Choice
 	lease  time.Duration
+	wait   time.Duration
 }
 
 func newRecord() *cobra.Command {
@@ -51,6 +52,10 @@ answer cannot be written, the lease's token and the request id with which to get
 			req, err := f.request(cmd.Context(), cmd.Flags(), cmd.InOrStdin())
 			if err != nil {
 				return err
+			}
+			if f.wait != 0 {
+				req.Wait = durationpb.New(f.wait)
+				conn.timeout += max(0, f.wait) // It is no time of trying.
 			}
 			var resp *joboncev1.RecordDeliveryResponse
 			err = conn.change(cmd.Context(), "it may be recorded", func(ctx context.Context, c *client.Client) (err error) {
@@ -81,6 +86,8 @@ answer cannot be written, the lease's token and the request id with which to get
 	flags.StringVar(&f.requestID, "request-id", "", "`name` of this call, to get the answer again if it was lost; a random one when left out")
 	flags.Var(&f.mode, "work-mode", "who does the work")
 	flags.DurationVar(&f.lease, "lease", 0, "how long the lease runs, with --work-mode leased: 1s to 24h")
+	flags.DurationVar(&f.wait, "wait", 0, "how long to wait, when the work is not done and not this caller's to start, until it is: up to\n"+
+		"1m; comes on top of --timeout")
 	flags.StringVar(&f.source, "source", "", "where the event came from, such as webhook or poll")
 	flags.StringVar(&f.contentType, "content-type", "", "the payload's media `type`, for whoever forwards it, such as application/xml")
 	config.MayBeEmpty(flags, "payload")

@@ -20,6 +20,7 @@ type Outcome struct {
 // here. Each service uses the part that it needs.
 type Store interface {
 	Recorder
+	Follower
 	Worker
 	Checker
 
@@ -46,6 +47,25 @@ type Recorder interface {
 	// call, except that around a failover it may be one failover old. ErrNotFound when there is certainly none,
 	// ErrRecordUnusable as for Record, ErrUnavailable when the store cannot be reached.
 	Get(ctx context.Context, jobID string, withBody bool) (Record, error)
+}
+
+// Follower is the part of a store by which deliveries that were recorded wait for what becomes of their job.
+type Follower interface {
+	// Standings tells how the work of jobs stands, by one look-up for all of them. Jobs that have no record are left out. It
+	// may be one failover old. Errors are those of Get.
+	Standings(ctx context.Context, jobIDs []string) (map[string]Standing, error)
+
+	// Resume decides a delivery that was recorded, on the record as it stands now, and lets it claim the work as Record does. It
+	// counts neither the delivery nor its conflict. Errors are those of Record, and ErrNotFound when there is no record any more.
+	Resume(ctx context.Context, d Delivery) Outcome
+}
+
+// Standing is how the work of a job stands, as far as those who wait for it need to know.
+type Standing struct {
+	State      WorkState
+	Generation int64
+	// Free is set where the work could be claimed.
+	Free bool
 }
 
 // EachRecorder is a Recorder in which one delivery may take longer than its neighbours.

@@ -332,7 +332,7 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 }
 
 // each calls f with the documents that a query finds, until that returns false.
-func (s *Store) each(ctx context.Context, coll *mongo.Collection, query bson.D, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
+func (s *Store) each(ctx context.Context, coll *mongo.Collection, query any, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool) *failure {
 	tracked, sent := track(ctx)
 	cursor, err := coll.Find(tracked, query, opts)
 	if err != nil {

@@ -86,17 +86,9 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		return ofJob(d.JobID, err)
 	}
 	r.Body = job.Body{}
-	v := job.Decide(&r.Record, d, now)
-	if v.Claim {
-		if err := s.saveWork(&r, r.Work.Claim(d.Grant(s.maxAttempts), now)); err != nil {
-			return err
-		}
-		v = job.Decide(&r.Record, d, now)
-	}
-	if v.Disposition == job.Reclaimed {
-		if err := s.readBody(&r); err != nil {
-			return err
-		}
+	v, err := s.decide(&r, d, now)
+	if err != nil {
+		return err
 	}
 	if c := v.Conflict; c != nil {
 		if _, err := s.write.addConflict.Exec(int64(c.Kind), c.Event, c.Status, c.Time.UnixMilli(), r.id); err != nil {
@@ -105,11 +97,32 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		r.Conflicts++
 		r.LastConflict = c
 	}
-	*out = job.Answer(r.Record, v, now)
-	if out.Lease != nil {
-		*out.Lease = s.told(&out.Record.Work, now)
-	}
+	*out = s.answer(&r, v, now)
 	return nil
+}
+
+// decide decides a delivery on the record, and lets it claim the work, within a transaction.
+func (s *Store) decide(r *row, d *job.Delivery, now time.Time) (job.Verdict, error) {
+	v := job.Decide(&r.Record, d, now)
+	if v.Claim {
+		if err := s.saveWork(r, r.Work.Claim(d.Grant(s.maxAttempts), now)); err != nil {
+			return v, err
+		}
+		v = job.Decide(&r.Record, d, now)
+	}
+	if v.Disposition == job.Reclaimed {
+		return v, s.readBody(r)
+	}
+	return v, nil
+}
+
+// answer is the outcome of a delivery that was decided.
+func (s *Store) answer(r *row, v job.Verdict, now time.Time) job.Outcome {
+	o := job.Answer(r.Record, v, now)
+	if o.Lease != nil {
+		*o.Lease = s.told(&o.Record.Work, now)
+	}
+	return o
 }
 
 // insert makes the row, unless the job has one.

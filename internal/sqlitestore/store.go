@@ -69,6 +69,7 @@ type statements struct {
 	mark, backToMark, dropMark          *sql.Stmt
 	insert, count, addBody, addConflict *sql.Stmt
 	workOf, body, saveWork, complete    *sql.Stmt
+	record                              *sql.Stmt
 	due, dueUnder, ofClaimCall          *sql.Stmt
 }
 
@@ -133,6 +134,7 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 		{s.writer, &s.write.addBody, "INSERT OR REPLACE INTO large_bodies (id, text, bytes) VALUES (?, ?, ?)"},
 		{s.writer, &s.write.addConflict, `UPDATE jobs SET conflicts = conflicts + 1, conflict_kind = ?, conflict_event = ?,
 			conflict_status = ?, conflict_time = ? WHERE id = ?`},
+		{s.writer, &s.write.record, byIDQuery},
 		{s.writer, &s.write.workOf, "SELECT id, " + workOnly + " FROM jobs WHERE job_id = ?"},
 		{s.writer, &s.write.body, "SELECT text, bytes FROM bodies WHERE id = ?"},
 		{s.writer, &s.write.saveWork, `UPDATE jobs SET work_state = ?, work_due = ?, work_granted = ?, work_token = ?,

@@ -59,6 +59,12 @@ type RecordDeliveryRequest struct {
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,9,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
 	// Where the event came from, such as `webhook` or `poll`. At most 64 bytes. Optional.
 	Source string `protobuf:"bytes,10,opt,name=source,proto3" json:"source,omitempty"`
+	// How long to wait, at most 60 seconds, when the answer would be IN_PROGRESS or PENDING, for the work to be done, given up
+	// or, for a LEASED delivery, free: the answer is then what it has become, and else what stands when the time is up. A
+	// delivery with an EVENT conflict does not wait, nor does one that finds half of the calls that the server takes waiting
+	// (or, where callers are configured, a quarter of them its own caller's). A lease that is granted to a caller that has left
+	// is given back, and does not count as an attempt. Default 0: answer at once. An error in a batch.
+	Wait *durationpb.Duration `protobuf:"bytes,11,opt,name=wait,proto3" json:"wait,omitempty"`
 	// The media type of the body, as an HTTP header gives it. At most 128 bytes, no control characters. Optional: whoever
 	// forwards a body without one takes `application/json` for JSON, `text/plain; charset=utf-8` for other text, and
 	// `application/octet-stream` for bytes. The first delivery's is kept; another one is no conflict.
@@ -184,6 +190,13 @@ func (x *RecordDeliveryRequest) GetSource() string {
 		return x.Source
 	}
 	return ""
+}
+
+func (x *RecordDeliveryRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
 }
 
 func (x *RecordDeliveryRequest) GetContentType() string {
@@ -655,7 +668,7 @@ var File_jobonce_v1_idempotency_service_proto protoreflect.FileDescriptor
 const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
 	"$jobonce/v1/idempotency_service.proto\x12\n" +
-	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xf3\x03\n" +
+	"jobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xa2\x04\n" +
 	"\x15RecordDeliveryRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05event\x18\x02 \x01(\tR\x05event\x12\x16\n" +
@@ -668,7 +681,8 @@ const file_jobonce_v1_idempotency_service_proto_rawDesc = "" +
 	"\twork_mode\x18\b \x01(\x0e2\x14.jobonce.v1.WorkModeR\bworkMode\x12@\n" +
 	"\x0elease_duration\x18\t \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
 	"\x06source\x18\n" +
-	" \x01(\tR\x06source\x12!\n" +
+	" \x01(\tR\x06source\x12-\n" +
+	"\x04wait\x18\v \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12!\n" +
 	"\fcontent_type\x18\f \x01(\tR\vcontentType\x12 \n" +
 	"\vtraceparent\x18\r \x01(\tR\vtraceparent\x122\n" +
 	"\x15payload_omitted_bytes\x18\x0e \x01(\x03R\x13payloadOmittedBytesB\x06\n" +
@@ -743,28 +757,29 @@ var file_jobonce_v1_idempotency_service_proto_goTypes = []any{
 var file_jobonce_v1_idempotency_service_proto_depIdxs = []int32{
 	7,  // 0: jobonce.v1.RecordDeliveryRequest.work_mode:type_name -> jobonce.v1.WorkMode
 	8,  // 1: jobonce.v1.RecordDeliveryRequest.lease_duration:type_name -> google.protobuf.Duration
-	9,  // 2: jobonce.v1.RecordDeliveryResponse.disposition:type_name -> jobonce.v1.Disposition
-	10, // 3: jobonce.v1.RecordDeliveryResponse.lease:type_name -> jobonce.v1.Lease
-	11, // 4: jobonce.v1.RecordDeliveryResponse.holder_expire_time:type_name -> google.protobuf.Timestamp
-	12, // 5: jobonce.v1.RecordDeliveryResponse.conflict:type_name -> jobonce.v1.Conflict
-	13, // 6: jobonce.v1.RecordDeliveryResponse.job:type_name -> jobonce.v1.Job
-	0,  // 7: jobonce.v1.BatchRecordDeliveriesRequest.deliveries:type_name -> jobonce.v1.RecordDeliveryRequest
-	6,  // 8: jobonce.v1.BatchRecordDeliveriesResponse.results:type_name -> jobonce.v1.BatchRecordDeliveriesResponse.Result
-	14, // 9: jobonce.v1.GetJobRequest.view:type_name -> jobonce.v1.JobView
-	13, // 10: jobonce.v1.GetJobResponse.job:type_name -> jobonce.v1.Job
-	1,  // 11: jobonce.v1.BatchRecordDeliveriesResponse.Result.response:type_name -> jobonce.v1.RecordDeliveryResponse
-	15, // 12: jobonce.v1.BatchRecordDeliveriesResponse.Result.error:type_name -> jobonce.v1.ItemError
-	0,  // 13: jobonce.v1.IdempotencyService.RecordDelivery:input_type -> jobonce.v1.RecordDeliveryRequest
-	2,  // 14: jobonce.v1.IdempotencyService.BatchRecordDeliveries:input_type -> jobonce.v1.BatchRecordDeliveriesRequest
-	4,  // 15: jobonce.v1.IdempotencyService.GetJob:input_type -> jobonce.v1.GetJobRequest
-	1,  // 16: jobonce.v1.IdempotencyService.RecordDelivery:output_type -> jobonce.v1.RecordDeliveryResponse
-	3,  // 17: jobonce.v1.IdempotencyService.BatchRecordDeliveries:output_type -> jobonce.v1.BatchRecordDeliveriesResponse
-	5,  // 18: jobonce.v1.IdempotencyService.GetJob:output_type -> jobonce.v1.GetJobResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	8,  // 2: jobonce.v1.RecordDeliveryRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 3: jobonce.v1.RecordDeliveryResponse.disposition:type_name -> jobonce.v1.Disposition
+	10, // 4: jobonce.v1.RecordDeliveryResponse.lease:type_name -> jobonce.v1.Lease
+	11, // 5: jobonce.v1.RecordDeliveryResponse.holder_expire_time:type_name -> google.protobuf.Timestamp
+	12, // 6: jobonce.v1.RecordDeliveryResponse.conflict:type_name -> jobonce.v1.Conflict
+	13, // 7: jobonce.v1.RecordDeliveryResponse.job:type_name -> jobonce.v1.Job
+	0,  // 8: jobonce.v1.BatchRecordDeliveriesRequest.deliveries:type_name -> jobonce.v1.RecordDeliveryRequest
+	6,  // 9: jobonce.v1.BatchRecordDeliveriesResponse.results:type_name -> jobonce.v1.BatchRecordDeliveriesResponse.Result
+	14, // 10: jobonce.v1.GetJobRequest.view:type_name -> jobonce.v1.JobView
+	13, // 11: jobonce.v1.GetJobResponse.job:type_name -> jobonce.v1.Job
+	1,  // 12: jobonce.v1.BatchRecordDeliveriesResponse.Result.response:type_name -> jobonce.v1.RecordDeliveryResponse
+	15, // 13: jobonce.v1.BatchRecordDeliveriesResponse.Result.error:type_name -> jobonce.v1.ItemError
+	0,  // 14: jobonce.v1.IdempotencyService.RecordDelivery:input_type -> jobonce.v1.RecordDeliveryRequest
+	2,  // 15: jobonce.v1.IdempotencyService.BatchRecordDeliveries:input_type -> jobonce.v1.BatchRecordDeliveriesRequest
+	4,  // 16: jobonce.v1.IdempotencyService.GetJob:input_type -> jobonce.v1.GetJobRequest
+	1,  // 17: jobonce.v1.IdempotencyService.RecordDelivery:output_type -> jobonce.v1.RecordDeliveryResponse
+	3,  // 18: jobonce.v1.IdempotencyService.BatchRecordDeliveries:output_type -> jobonce.v1.BatchRecordDeliveriesResponse
+	5,  // 19: jobonce.v1.IdempotencyService.GetJob:output_type -> jobonce.v1.GetJobResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_jobonce_v1_idempotency_service_proto_init() }

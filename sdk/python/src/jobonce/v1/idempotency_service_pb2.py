@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from jobonce.v1 import types_pb2 as jobonce_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$jobonce/v1/idempotency_service.proto\x12\njobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xf3\x03\n\x15RecordDeliveryRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n\x05\x65vent\x18\x02 \x01(\tR\x05\x65vent\x12\x16\n\x06status\x18\x03 \x01(\tR\x06status\x12\x1a\n\x07payload\x18\x04 \x01(\tH\x00R\x07payload\x12%\n\rpayload_bytes\x18\x05 \x01(\x0cH\x00R\x0cpayloadBytes\x12%\n\x0eopaque_payload\x18\x06 \x01(\x08R\ropaquePayload\x12\x1d\n\nrequest_id\x18\x07 \x01(\tR\trequestId\x12\x31\n\twork_mode\x18\x08 \x01(\x0e\x32\x14.jobonce.v1.WorkModeR\x08workMode\x12@\n\x0elease_duration\x18\t \x01(\x0b\x32\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n\x06source\x18\n \x01(\tR\x06source\x12!\n\x0c\x63ontent_type\x18\x0c \x01(\tR\x0b\x63ontentType\x12 \n\x0btraceparent\x18\r \x01(\tR\x0btraceparent\x12\x32\n\x15payload_omitted_bytes\x18\x0e \x01(\x03R\x13payloadOmittedBytesB\x06\n\x04\x62ody\"\xc0\x03\n\x16RecordDeliveryResponse\x12\x39\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32\x17.jobonce.v1.DispositionR\x0b\x64isposition\x12\x1d\n\nstart_work\x18\x02 \x01(\x08R\tstartWork\x12%\n\x0e\x66irst_delivery\x18\x03 \x01(\x08R\rfirstDelivery\x12\x1e\n\ndeliveries\x18\x04 \x01(\x03R\ndeliveries\x12\'\n\x05lease\x18\x05 \x01(\x0b\x32\x11.jobonce.v1.LeaseR\x05lease\x12H\n\x12holder_expire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x10holderExpireTime\x12\x30\n\x08\x63onflict\x18\x07 \x01(\x0b\x32\x14.jobonce.v1.ConflictR\x08\x63onflict\x12!\n\x03job\x18\x08 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job\x12\x16\n\x06result\x18\t \x01(\tR\x06result\x12%\n\x0eresult_omitted\x18\n \x01(\x08R\rresultOmitted\"a\n\x1c\x42\x61tchRecordDeliveriesRequest\x12\x41\n\ndeliveries\x18\x01 \x03(\x0b\x32!.jobonce.v1.RecordDeliveryRequestR\ndeliveries\"\xf2\x01\n\x1d\x42\x61tchRecordDeliveriesResponse\x12J\n\x07results\x18\x01 \x03(\x0b\x32\x30.jobonce.v1.BatchRecordDeliveriesResponse.ResultR\x07results\x1a\x84\x01\n\x06Result\x12@\n\x08response\x18\x01 \x01(\x0b\x32\".jobonce.v1.RecordDeliveryResponseH\x00R\x08response\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.jobonce.v1.ItemErrorH\x00R\x05\x65rrorB\t\n\x07outcome\"O\n\rGetJobRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\'\n\x04view\x18\x02 \x01(\x0e\x32\x13.jobonce.v1.JobViewR\x04view\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job2\xab\x02\n\x12IdempotencyService\x12\\\n\x0eRecordDelivery\x12!.jobonce.v1.RecordDeliveryRequest\x1a\".jobonce.v1.RecordDeliveryResponse\"\x03\x90\x02\x02\x12q\n\x15\x42\x61tchRecordDeliveries\x12(.jobonce.v1.BatchRecordDeliveriesRequest\x1a).jobonce.v1.BatchRecordDeliveriesResponse\"\x03\x90\x02\x02\x12\x44\n\x06GetJob\x12\x19.jobonce.v1.GetJobRequest\x1a\x1a.jobonce.v1.GetJobResponse\"\x03\x90\x02\x01\x42g\n\x15\x63om.github.jobonce.v1B\x17IdempotencyServiceProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$jobonce/v1/idempotency_service.proto\x12\njobonce.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16jobonce/v1/types.proto\"\xa2\x04\n\x15RecordDeliveryRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n\x05\x65vent\x18\x02 \x01(\tR\x05\x65vent\x12\x16\n\x06status\x18\x03 \x01(\tR\x06status\x12\x1a\n\x07payload\x18\x04 \x01(\tH\x00R\x07payload\x12%\n\rpayload_bytes\x18\x05 \x01(\x0cH\x00R\x0cpayloadBytes\x12%\n\x0eopaque_payload\x18\x06 \x01(\x08R\ropaquePayload\x12\x1d\n\nrequest_id\x18\x07 \x01(\tR\trequestId\x12\x31\n\twork_mode\x18\x08 \x01(\x0e\x32\x14.jobonce.v1.WorkModeR\x08workMode\x12@\n\x0elease_duration\x18\t \x01(\x0b\x32\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n\x06source\x18\n \x01(\tR\x06source\x12-\n\x04wait\x18\x0b \x01(\x0b\x32\x19.google.protobuf.DurationR\x04wait\x12!\n\x0c\x63ontent_type\x18\x0c \x01(\tR\x0b\x63ontentType\x12 \n\x0btraceparent\x18\r \x01(\tR\x0btraceparent\x12\x32\n\x15payload_omitted_bytes\x18\x0e \x01(\x03R\x13payloadOmittedBytesB\x06\n\x04\x62ody\"\xc0\x03\n\x16RecordDeliveryResponse\x12\x39\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32\x17.jobonce.v1.DispositionR\x0b\x64isposition\x12\x1d\n\nstart_work\x18\x02 \x01(\x08R\tstartWork\x12%\n\x0e\x66irst_delivery\x18\x03 \x01(\x08R\rfirstDelivery\x12\x1e\n\ndeliveries\x18\x04 \x01(\x03R\ndeliveries\x12\'\n\x05lease\x18\x05 \x01(\x0b\x32\x11.jobonce.v1.LeaseR\x05lease\x12H\n\x12holder_expire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x10holderExpireTime\x12\x30\n\x08\x63onflict\x18\x07 \x01(\x0b\x32\x14.jobonce.v1.ConflictR\x08\x63onflict\x12!\n\x03job\x18\x08 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job\x12\x16\n\x06result\x18\t \x01(\tR\x06result\x12%\n\x0eresult_omitted\x18\n \x01(\x08R\rresultOmitted\"a\n\x1c\x42\x61tchRecordDeliveriesRequest\x12\x41\n\ndeliveries\x18\x01 \x03(\x0b\x32!.jobonce.v1.RecordDeliveryRequestR\ndeliveries\"\xf2\x01\n\x1d\x42\x61tchRecordDeliveriesResponse\x12J\n\x07results\x18\x01 \x03(\x0b\x32\x30.jobonce.v1.BatchRecordDeliveriesResponse.ResultR\x07results\x1a\x84\x01\n\x06Result\x12@\n\x08response\x18\x01 \x01(\x0b\x32\".jobonce.v1.RecordDeliveryResponseH\x00R\x08response\x12-\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x15.jobonce.v1.ItemErrorH\x00R\x05\x65rrorB\t\n\x07outcome\"O\n\rGetJobRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\'\n\x04view\x18\x02 \x01(\x0e\x32\x13.jobonce.v1.JobViewR\x04view\"3\n\x0eGetJobResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job2\xab\x02\n\x12IdempotencyService\x12\\\n\x0eRecordDelivery\x12!.jobonce.v1.RecordDeliveryRequest\x1a\".jobonce.v1.RecordDeliveryResponse\"\x03\x90\x02\x02\x12q\n\x15\x42\x61tchRecordDeliveries\x12(.jobonce.v1.BatchRecordDeliveriesRequest\x1a).jobonce.v1.BatchRecordDeliveriesResponse\"\x03\x90\x02\x02\x12\x44\n\x06GetJob\x12\x19.jobonce.v1.GetJobRequest\x1a\x1a.jobonce.v1.GetJobResponse\"\x03\x90\x02\x01\x42g\n\x15\x63om.github.jobonce.v1B\x17IdempotencyServiceProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,19 +42,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_IDEMPOTENCYSERVICE'].methods_by_name['GetJob']._loaded_options = None
   _globals['_IDEMPOTENCYSERVICE'].methods_by_name['GetJob']._serialized_options = b'\220\002\001'
   _globals['_RECORDDELIVERYREQUEST']._serialized_start=142
-  _globals['_RECORDDELIVERYREQUEST']._serialized_end=641
-  _globals['_RECORDDELIVERYRESPONSE']._serialized_start=644
-  _globals['_RECORDDELIVERYRESPONSE']._serialized_end=1092
-  _globals['_BATCHRECORDDELIVERIESREQUEST']._serialized_start=1094
-  _globals['_BATCHRECORDDELIVERIESREQUEST']._serialized_end=1191
-  _globals['_BATCHRECORDDELIVERIESRESPONSE']._serialized_start=1194
-  _globals['_BATCHRECORDDELIVERIESRESPONSE']._serialized_end=1436
-  _globals['_BATCHRECORDDELIVERIESRESPONSE_RESULT']._serialized_start=1304
-  _globals['_BATCHRECORDDELIVERIESRESPONSE_RESULT']._serialized_end=1436
-  _globals['_GETJOBREQUEST']._serialized_start=1438
-  _globals['_GETJOBREQUEST']._serialized_end=1517
-  _globals['_GETJOBRESPONSE']._serialized_start=1519
-  _globals['_GETJOBRESPONSE']._serialized_end=1570
-  _globals['_IDEMPOTENCYSERVICE']._serialized_start=1573
-  _globals['_IDEMPOTENCYSERVICE']._serialized_end=1872
+  _globals['_RECORDDELIVERYREQUEST']._serialized_end=688
+  _globals['_RECORDDELIVERYRESPONSE']._serialized_start=691
+  _globals['_RECORDDELIVERYRESPONSE']._serialized_end=1139
+  _globals['_BATCHRECORDDELIVERIESREQUEST']._serialized_start=1141
+  _globals['_BATCHRECORDDELIVERIESREQUEST']._serialized_end=1238
+  _globals['_BATCHRECORDDELIVERIESRESPONSE']._serialized_start=1241
+  _globals['_BATCHRECORDDELIVERIESRESPONSE']._serialized_end=1483
+  _globals['_BATCHRECORDDELIVERIESRESPONSE_RESULT']._serialized_start=1351
+  _globals['_BATCHRECORDDELIVERIESRESPONSE_RESULT']._serialized_end=1483
+  _globals['_GETJOBREQUEST']._serialized_start=1485
+  _globals['_GETJOBREQUEST']._serialized_end=1564
+  _globals['_GETJOBRESPONSE']._serialized_start=1566
+  _globals['_GETJOBRESPONSE']._serialized_end=1617
+  _globals['_IDEMPOTENCYSERVICE']._serialized_start=1620
+  _globals['_IDEMPOTENCYSERVICE']._serialized_end=1919
 # @@protoc_insertion_point(module_scope)

@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RecordDeliveryRequest(_message.Message):
-    __slots__ = ("job_id", "event", "status", "payload", "payload_bytes", "opaque_payload", "request_id", "work_mode", "lease_duration", "source", "content_type", "traceparent", "payload_omitted_bytes")
+    __slots__ = ("job_id", "event", "status", "payload", "payload_bytes", "opaque_payload", "request_id", "work_mode", "lease_duration", "source", "wait", "content_type", "traceparent", "payload_omitted_bytes")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class RecordDeliveryRequest(_message.Message):
     WORK_MODE_FIELD_NUMBER: _ClassVar[int]
     LEASE_DURATION_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_OMITTED_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -36,10 +37,11 @@ class RecordDeliveryRequest(_message.Message):
     work_mode: _types_pb2.WorkMode
     lease_duration: _duration_pb2.Duration
     source: str
+    wait: _duration_pb2.Duration
     content_type: str
     traceparent: str
     payload_omitted_bytes: int
-    def __init__(self, job_id: _Optional[str] = ..., event: _Optional[str] = ..., status: _Optional[str] = ..., payload: _Optional[str] = ..., payload_bytes: _Optional[bytes] = ..., opaque_payload: bool = ..., request_id: _Optional[str] = ..., work_mode: _Optional[_Union[_types_pb2.WorkMode, str]] = ..., lease_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., source: _Optional[str] = ..., content_type: _Optional[str] = ..., traceparent: _Optional[str] = ..., payload_omitted_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., event: _Optional[str] = ..., status: _Optional[str] = ..., payload: _Optional[str] = ..., payload_bytes: _Optional[bytes] = ..., opaque_payload: bool = ..., request_id: _Optional[str] = ..., work_mode: _Optional[_Union[_types_pb2.WorkMode, str]] = ..., lease_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., source: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., content_type: _Optional[str] = ..., traceparent: _Optional[str] = ..., payload_omitted_bytes: _Optional[int] = ...) -> None: ...
 
 class RecordDeliveryResponse(_message.Message):
     __slots__ = ("disposition", "start_work", "first_delivery", "deliveries", "lease", "holder_expire_time", "conflict", "job", "result", "result_omitted")
