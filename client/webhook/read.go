@@ -14,6 +14,7 @@ const MaxStreamed = 32 << 20
 // read reads the body. What is over the limit of bodies comes back as rest, where it can be verified without being kept.
 // w is nil for a request that did not come over HTTP.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, rest io.Reader, refused *refusal) {
+	done := h.bound(w)
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, nil, refuse(EncodedBody, "the body has a Content-Encoding")
 	}
@@ -24,7 +25,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, res
 	if r.ContentLength > limit {
 		return nil, nil, refuse(TooLarge, "the body is %d bytes, and %d are taken", r.ContentLength, limit)
 	}
-	done := h.bound(w)
 	whole := http.MaxBytesReader(w, r.Body, limit)
 	body, err := io.ReadAll(io.LimitReader(whole, int64(h.maxBody)+1))
 	switch {
