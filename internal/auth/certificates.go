@@ -138,6 +138,18 @@ func (c *Certificates) Server() *tls.Config {
 	}
 }
 
+// HTTP is the configuration of a listener of HTTP, of either version. Clients are not asked for certificates.
+func (c *Certificates) HTTP() *tls.Config {
+	http := func() *tls.Config {
+		cfg := c.loaded.Load().config.Clone()
+		cfg.NextProtos, cfg.ClientAuth, cfg.ClientCAs = []string{"h2", "http/1.1"}, tls.NoClientCert, nil
+		return cfg
+	}
+	cfg := http()
+	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return http(), nil }
+	return cfg
+}
+
 // Expires is when the certificate in force does.
 func (c *Certificates) Expires() time.Time { return c.loaded.Load().expires }
 

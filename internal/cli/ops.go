@@ -96,5 +96,5 @@ func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.
 		}
 		return jobs.Check(ctx)
 	}
-	return telemetry.NewOps(o.metrics, ready, logger).Run(ctx, o.lis)
+	return telemetry.NewOps(o.metrics.Gatherer(), ready, logger).Run(ctx, o.lis)
 }

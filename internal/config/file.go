@@ -31,6 +31,9 @@ func applyFile(path, section string, keys *pflag.FlagSet) error {
 		}
 		return eachEntry(path, section, value, func(key, value *yaml.Node) error {
 			name := section + "." + key.Value
+			if structured[name] {
+				return nil
+			}
 			f := keys.Lookup(key.Value)
 			if f == nil {
 				return fmt.Errorf("%s:%d: unknown key %s", path, key.Line, name)

@@ -227,6 +227,9 @@ func (m *Metrics) WatchDue(longest func() (since time.Duration, ok bool), lastCl
 	})
 }
 
+// Gatherer gives the metrics to whoever shows them.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+
 // WatchUnclaimable shows how much work is due that nobody can claim. It may be called once.
 func (m *Metrics) WatchUnclaimable(count func() int64) {
 	m.gauge("jobonce_unclaimable_jobs", "Work that is due and that this version cannot hand out.",

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -33,12 +34,12 @@ type Ops struct {
 	server *http.Server
 }
 
-// NewOps makes a listener that shows m. check returns nil when the service is ready, otherwise why it is not. It starts
+// NewOps makes a listener that shows the metrics of m. check returns nil when the service is ready, otherwise why it is not. It starts
 // nothing.
-func NewOps(m *Metrics, check func(context.Context) error, logger *slog.Logger) *Ops {
+func NewOps(m prometheus.Gatherer, check func(context.Context) error, logger *slog.Logger) *Ops {
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m, promhttp.HandlerOpts{
 		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
 	}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })

@@ -12,7 +12,7 @@ import (
 
 func TestPages(t *testing.T) {
 	ready := errors.New("the database is away")
-	ops := NewOps(NewMetrics(Build{}), func(ctx context.Context) error {
+	ops := NewOps(NewMetrics(Build{}).Gatherer(), func(ctx context.Context) error {
 		if _, ok := ctx.Deadline(); !ok {
 			t.Error("the store is asked without a deadline")
 		}
@@ -47,7 +47,7 @@ func start(t *testing.T, check func(context.Context) error) (base string, lis ne
 	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	ops := NewOps(NewMetrics(Build{}), check, testenv.Logger(t))
+	ops := NewOps(NewMetrics(Build{}).Gatherer(), check, testenv.Logger(t))
 	go func() { done <- ops.Run(ctx, lis) }()
 	return "http://" + lis.Addr().String(), lis, cancel, done
 }
