@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/codes"
 
@@ -47,6 +48,39 @@ func newConnection() (*connection, *pflag.FlagSet) {
 	c.keys.StringVar(&c.cert, "cert", "", "PEM `file` of the client certificate; needs --key, implies --tls")
 	c.keys.StringVar(&c.key, "key", "", "PEM `file` of the client certificate's key")
 	return c, c.keys
+}
+
+// addTo adds the flags that say how to reach the service to a command that runs for long and has a timeout and an output of its
+// own. The section "client" of the configuration file sets them.
+func (c *connection) addTo(cmd *cobra.Command, keys *pflag.FlagSet) {
+	keys.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "timeout" && f.Name != "output" {
+			cmd.Flags().AddFlag(f)
+		}
+	})
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := before(cmd, args); err != nil {
+			return err
+		}
+		if err := config.Apply(cmd.Flags(), keys, "client", os.LookupEnv); err != nil {
+			return &usageError{err}
+		}
+		return nil
+	}
+}
+
+// open returns a client for a command that runs for long: it goes on trying.
+func (c *connection) open() (*client.Client, error) {
+	opts, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	cl, err := client.New(c.server, append(opts, client.WithTimeout(c.timeout), client.WithRetry(client.RetryPolicy{}))...)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return cl, nil
 }
 
 // call makes one call of the service, which changes nothing.

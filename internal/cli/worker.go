@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -105,39 +104,6 @@ func newWorkerConfig() (*workerConfig, *pflag.FlagSet) {
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
 	keys.Var(&cfg.logFormat, "log-format", "format of the log")
 	return cfg, keys
-}
-
-// addTo adds the flags that say how to reach the service to a command that runs for long and has a timeout and an output of its
-// own. The section "client" of the configuration file sets them.
-func (c *connection) addTo(cmd *cobra.Command, keys *pflag.FlagSet) {
-	keys.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "timeout" && f.Name != "output" {
-			cmd.Flags().AddFlag(f)
-		}
-	})
-	before := cmd.PreRunE
-	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
-		if err := before(cmd, args); err != nil {
-			return err
-		}
-		if err := config.Apply(cmd.Flags(), keys, "client", os.LookupEnv); err != nil {
-			return &usageError{err}
-		}
-		return nil
-	}
-}
-
-// open returns a client for a command that runs for long: it goes on trying.
-func (c *connection) open() (*client.Client, error) {
-	opts, err := c.options()
-	if err != nil {
-		return nil, err
-	}
-	cl, err := client.New(c.server, append(opts, client.WithTimeout(c.timeout), client.WithRetry(client.RetryPolicy{}))...)
-	if err != nil {
-		return nil, &usageError{err}
-	}
-	return cl, nil
 }
 
 // check finds flags that do not go together.

@@ -22,19 +22,20 @@ const module = "github.com/jobonce/jobonce/"
 // allowed says which of our packages each of our packages may import, tests aside. docs/architecture.md draws it.
 var allowed = map[string][]string{
 	"cmd/jobonce": {"internal/cli"},
-	"internal/cli": {"server", "client", "gen/jobonce/v1", "internal/auth", "internal/batch", "internal/config", "internal/job",
-		"internal/load", "internal/mongostore", "internal/runner", "internal/sqlitestore", "internal/telemetry"},
+	"internal/cli": {"server", "client", "client/webhook", "gen/jobonce/v1", "internal/auth", "internal/batch", "internal/config",
+		"internal/frontend", "internal/job", "internal/load", "internal/mongostore", "internal/runner", "internal/sqlitestore",
+		"internal/telemetry"},
 	"server":               {"gen/jobonce/v1", "internal/auth", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
 	"client/webhook":       {"client", "gen/jobonce/v1"},
 	"examples/frontend":    {"client", "gen/jobonce/v1"},
-	"examples/webhook":     {"client", "client/webhook"},
 	"sdk/conformance":      {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
 	"internal/auth":        {},
 	"internal/batch":       {"internal/job"},
 	"internal/config":      {},
 	"internal/expr":        {},
+	"internal/frontend":    {"client/webhook", "internal/auth", "internal/config", "internal/expr"},
 	"internal/job":         {"internal/payload"},
 	"internal/load":        {"client", "gen/jobonce/v1"},
 	"internal/mongostore":  {"internal/job", "internal/payload"},
@@ -45,7 +46,6 @@ var allowed = map[string][]string{
 
 	// For tests alone, and for the benchmarks, which are a module of their own.
 	"internal/modeldb":           {"internal/testenv/wire"},
-	"internal/providersim":       {},
 	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
 	"internal/testenv/wire":      {},
@@ -53,7 +53,7 @@ var allowed = map[string][]string{
 }
 
 // forTests are the packages that only tests import.
-var forTests = []string{"internal/modeldb", "internal/providersim", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
+var forTests = []string{"internal/modeldb", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
 
 // drivers says where the driver of each store may be imported. Tests may talk to a database as they need.
 var drivers = map[string][]string{
