@@ -21,6 +21,8 @@ const (
 	childLoad    = "load"
 	childEcho    = "echo"
 	childRelay   = "relay"
+
+	childFrontend = "frontend"
 )
 
 // spec says what a load child is to put under load.
@@ -63,8 +65,10 @@ func childMain(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		err = serveEcho(stdin, stdout)
 	case len(args) == 1 && args[0] == childRelay:
 		err = serveRelay(stdin, stdout)
+	case len(args) == 1 && args[0] == childFrontend:
+		err = serveFrontend(stdin, stdout)
 	default:
-		err = errors.New("usage: bench child load|echo|relay")
+		err = errors.New("usage: bench child load|echo|relay|frontend")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -136,6 +140,8 @@ func newRunner(ctx context.Context, s spec) (r runner, note string, err error) {
 		return newAsynq(ctx, s)
 	case kindEcho, kindRelay:
 		return newBare(s)
+	case kindFrontend, kindBareHTTP:
+		return newSender(s)
 	case kindPostgres:
 		return newPostgres(ctx, s)
 	case kindRedis:

@@ -61,6 +61,9 @@ func ratiosOf(g group, as func(kind string) string) []figure {
 	if has(kindBatching) && has(kindRedis) {
 		same("batching_client.vs_redis", rate, kindBatching, kindRedis)
 	}
+	if has(kindFrontend) {
+		same("vs_bare_http", rate, kindFrontend, kindBareHTTP)
+	}
 	if has(kindTwo) {
 		same("two_instances_vs_one", rate, kindTwo, kindService)
 	}

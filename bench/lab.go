@@ -75,6 +75,8 @@ func (l *lab) place(ctx context.Context, g group, kind string, others map[string
 	switch base {
 	case kindEcho, kindPostgres, kindRedis:
 		p, err = l.server(ctx, base)
+	case kindFrontend, kindBareHTTP:
+		p, err = l.frontend(ctx, base, version, undo)
 	case kindRiver:
 		p, err = l.server(ctx, kindPostgres)
 	case kindAsynq:

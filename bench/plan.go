@@ -15,6 +15,8 @@ const (
 	kindService  = "service"         // callers call JobOnce; in groups of work, workers of the Go client
 	kindBatching = "batching_client" // callers call JobOnce through the client's own batching
 	kindEcho     = "echo"            // callers call a bare gRPC server that does nothing
+	kindFrontend = "frontend"        // senders deliver webhooks to a handler of client/webhook, which calls JobOnce
+	kindBareHTTP = "bare_http"       // senders deliver them to a handler that verifies and does nothing
 	kindPostgres = "postgres"        // callers call PostgreSQL
 	kindRedis    = "redis"           // callers call Redis
 	kindSmall    = "small"           // callers call JobOnce on a store with few jobs
@@ -107,6 +109,8 @@ func allGroups(short bool) []group {
 		{name: "embedded.64.dup30", store: embedded, callers: 64, duplicates: 30, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.64.hot", store: embedded, callers: 64, hotKeys: 16, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.64.16kib", store: embedded, callers: 64, bodyBytes: 16 * kib, kinds: []string{kindService}},
+
+		{name: "webhook.64", store: embedded, callers: 64, bodyBytes: kib, kinds: []string{kindFrontend, kindBareHTTP}},
 
 		{name: "work.mongo.10", store: mongodb, callers: 10, bodyBytes: kib, work: true,
 			kinds: []string{kindService, kindTwo, kindByHand}},
