@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"client":               {"gen/jobonce/v1"},
 	"client/webhook":       {"client", "gen/jobonce/v1"},
 	"examples/frontend":    {"client", "gen/jobonce/v1"},
+	"examples/webhook":     {"client", "client/webhook"},
 	"sdk/conformance":      {"client", "gen/jobonce/v1"},
 	"gen/jobonce/v1":       {},
 	"internal/auth":        {},
@@ -46,6 +47,7 @@ var allowed = map[string][]string{
 
 	// For tests alone, and for the benchmarks, which are a module of their own.
 	"internal/modeldb":           {"internal/testenv/wire"},
+	"internal/providersim":       {},
 	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
 	"internal/testenv/wire":      {},
@@ -53,7 +55,7 @@ var allowed = map[string][]string{
 }
 
 // forTests are the packages that only tests import.
-var forTests = []string{"internal/modeldb", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
+var forTests = []string{"internal/modeldb", "internal/providersim", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
 
 // drivers says where the driver of each store may be imported. Tests may talk to a database as they need.
 var drivers = map[string][]string{
