@@ -43,15 +43,25 @@ func refuse(format string, args ...any) { panic(unmodelled{fmt.Sprintf(format, a
 
 // parse reads a document.
 func parse(raw []byte) document {
-	elements, err := bsoncore.Document(raw).Elements()
-	if err != nil {
-		refuse("way to read a document: %v", err)
-	}
-	d := make(document, len(elements))
-	for i, e := range elements {
-		d[i] = element{e.Key(), valueOf(e.Value())}
-	}
+	d := make(document, 0, 8)
+	elements(raw, func(key string, v bsoncore.Value) { d = append(d, element{key, valueOf(v)}) })
 	return d
+}
+
+// elements calls f with each element of a document or an array. The driver makes no others than well-formed ones: they are
+// not checked beforehand, which would cost more than reading them.
+func elements(raw []byte, f func(key string, v bsoncore.Value)) {
+	if len(raw) < 5 {
+		refuse("way to read a document of %d bytes", len(raw))
+	}
+	for rest := raw[4 : len(raw)-1]; len(rest) > 0; {
+		e, after, ok := bsoncore.ReadElement(rest)
+		if !ok {
+			refuse("way to read a document: %x", raw)
+		}
+		f(e.Key(), e.Value())
+		rest = after
+	}
 }
 
 func valueOf(v bsoncore.Value) any {
@@ -59,14 +69,8 @@ func valueOf(v bsoncore.Value) any {
 	case bsoncore.TypeEmbeddedDocument:
 		return parse(v.Document())
 	case bsoncore.TypeArray:
-		values, err := v.Array().Values()
-		if err != nil {
-			refuse("way to read an array: %v", err)
-		}
-		a := make(array, len(values))
-		for i, item := range values {
-			a[i] = valueOf(item)
-		}
+		a := array{}
+		elements(v.Array(), func(_ string, v bsoncore.Value) { a = append(a, valueOf(v)) })
 		return a
 	case bsoncore.TypeString:
 		return v.StringValue()

@@ -20,22 +20,53 @@ type exploration struct {
 
 	// path is how the latest run went: for each of its events the place that was chosen, among which.
 	path []turn
-	// visited are the states that were met, with the schedule that led there first and the faults that were left.
+	// visited are the states that were met, with how they were come to first and the faults that were left.
 	visited map[[32]byte]visit
 	runs    int
 	result  result
+	// skipped counts the events that were not chosen because of where they lead. met is set while one is chosen nevertheless.
+	skipped int
+	met     bool
 }
 
 type turn struct {
-	events []string
-	faulty []bool
+	events []option
 	chosen int
 	left   int // faults, before it
+	// calm is set when no election can change what is read.
+	calm  bool
+	place *place // nil in the beginning
+}
+
+// option is a happening that can be chosen in a turn.
+type option struct {
+	name  string
+	fault bool
+	store int
+	reach reach
+	// quiet is set once it was chosen, and no call began by it, and no election was to come after it.
+	quiet bool
+	// same is set for what would lead to a state that was met before; see [exploration.commute].
+	same bool
 }
 
 type visit struct {
-	schedule schedule
-	left     int
+	place *place
+	left  int
+}
+
+// place is how a state was come to: by something that happened in an earlier one. It takes less memory than a schedule.
+type place struct {
+	before *place
+	by     string
+}
+
+func (p *place) schedule() (s schedule) {
+	for ; p != nil; p = p.before {
+		s = append(s, p.by)
+	}
+	slices.Reverse(s)
+	return s
 }
 
 // result is what came of an exploration.
@@ -63,7 +94,7 @@ func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found in
 				x.runs++
 				switch schedule := x.schedule(); {
 				case same != nil:
-					if x.result.Pruned++; x.result.Pruned%checkEvery == 0 {
+					if x.result.Pruned++; x.result.Pruned%checkEvery == 0 && len(same) > 0 {
 						checks = append(checks, func() { x.check(same, schedule) })
 					}
 				case x.runs%checkEvery == 0:
@@ -92,43 +123,104 @@ func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found in
 // one runs the next schedule. When it comes to a state that was met before, it is given up, and same is the schedule that led
 // there.
 func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
-	depth := 0
+	defer func() { x.met = false }() // the end is no state to be met again
+	depth, begun := 0, 0
 	outcome, err = w.run(func(w *world, events []happening) int {
-		depth++
+		if depth++; depth > 1 {
+			last := &x.path[depth-2]
+			last.events[last.chosen].quiet = w.begun == begun && w.calm()
+		}
+		begun = w.begun
 		if depth <= len(x.path) {
 			return x.again(depth-1, events)
 		}
 		left := x.faults
+		var at *place
 		if depth > 1 {
 			left = x.path[depth-2].after()
 			key := w.key()
-			if was, met := x.visited[key]; met && was.left >= left {
-				same = was.schedule
+			was, met := x.visited[key]
+			switch met = met && was.left >= left; {
+			case met:
+				same, x.met = was.place.schedule(), false
 				return -1
+			case x.met:
+				panic(fmt.Sprintf("%s: the last two of %v led to another state than the other way round", x.scenario.name, x.schedule()))
 			}
-			x.visited[key] = visit{x.schedule(), left}
+			last := &x.path[depth-2]
+			at = &place{last.place, last.events[last.chosen].name}
+			x.visited[key] = visit{at, left}
 		}
-		x.path = append(x.path, newTurn(events, left))
-		return 0
+		x.path = append(x.path, newTurn(events, left, w.calm()))
+		x.path[depth-1].place = at
+		x.commute()
+		if x.path[depth-1].chosen = -1; !x.choose() {
+			same = schedule{} // all that could come next was met before
+			return -1
+		}
+		return x.path[depth-1].chosen
 	})
 	return same, outcome, err
+}
+
+// commute marks what would lead to a state that was met before: when two things have nothing to do with each other, it makes no
+// difference which is first.
+func (x *exploration) commute() {
+	if len(x.path) < 2 {
+		return
+	}
+	before, now := &x.path[len(x.path)-2], &x.path[len(x.path)-1]
+	last := before.events[before.chosen]
+	if !before.calm || !last.quiet {
+		return
+	}
+	for i := range now.events {
+		e := &now.events[i]
+		e.same = apart(last, *e) && slices.ContainsFunc(before.events[:before.chosen], func(first option) bool { return first.name == e.name && first.quiet })
+		e.quiet = e.same
+	}
+}
+
+// choose goes on to the next event of the last turn that is to be chosen, and tells whether there is one.
+func (x *exploration) choose() bool {
+	last := &x.path[len(x.path)-1]
+	for last.chosen++; last.chosen < len(last.events); last.chosen++ {
+		switch e := last.events[last.chosen]; {
+		case e.fault && last.left == 0:
+			continue
+		case e.same:
+			if x.skipped++; x.skipped%checkEvery != 0 {
+				continue
+			}
+			x.met = true
+		}
+		return true
+	}
+	return false
 }
 
 // checkEvery is how many runs that met a state again are given up for one that is not, and of how many runs one is repeated
 // with new clients.
 const checkEvery = 50
 
-func newTurn(events []happening, left int) turn {
-	t := turn{left: left}
-	for _, e := range events {
-		t.events, t.faulty = append(t.events, e.name), append(t.faulty, e.fault)
+func newTurn(events []happening, left int, calm bool) turn {
+	t := turn{events: make([]option, len(events)), left: left, calm: calm}
+	for i, e := range events {
+		t.events[i] = option{name: e.name, fault: e.fault, store: e.store, reach: e.reach}
 	}
 	return t
 }
 
+func (t turn) names() (names []string) {
+	for _, e := range t.events {
+		names = append(names, e.name)
+	}
+	return names
+}
+
 // after is how many faults are left after the turn.
 func (t turn) after() int {
-	if t.faulty[t.chosen] {
+	if t.events[t.chosen].fault {
 		return t.left - 1
 	}
 	return t.left
@@ -137,8 +229,8 @@ func (t turn) after() int {
 // again chooses what was chosen before, and holds the run to having the same choice.
 func (x *exploration) again(depth int, events []happening) int {
 	turn := x.path[depth]
-	if !slices.EqualFunc(events, turn.events, func(e happening, name string) bool { return e.name == name }) {
-		panic(fmt.Sprintf("the schedule %v has the events %v first, and %v then", x.schedule(), turn.events, newTurn(events, 0).events))
+	if !slices.EqualFunc(events, turn.events, func(e happening, was option) bool { return e.name == was.name }) {
+		panic(fmt.Sprintf("the schedule %v has the events %v first, and %v then", x.schedule(), turn.names(), newTurn(events, 0, false).names()))
 	}
 	return turn.chosen
 }
@@ -146,11 +238,8 @@ func (x *exploration) again(depth int, events []happening) int {
 // next goes on to the next schedule, and tells whether there is one.
 func (x *exploration) next() bool {
 	for len(x.path) > 0 {
-		last := &x.path[len(x.path)-1]
-		for last.chosen++; last.chosen < len(last.events); last.chosen++ {
-			if !last.faulty[last.chosen] || last.left > 0 {
-				return true
-			}
+		if x.choose() {
+			return true
 		}
 		x.path = x.path[:len(x.path)-1]
 	}
@@ -160,7 +249,9 @@ func (x *exploration) next() bool {
 // schedule is that of the latest run.
 func (x *exploration) schedule() (s schedule) {
 	for _, t := range x.path {
-		s = append(s, t.events[t.chosen])
+		if t.chosen < len(t.events) {
+			s = append(s, t.events[t.chosen].name)
+		}
 	}
 	return s
 }
@@ -204,7 +295,7 @@ func follow(schedule schedule, say func(format string, args ...any)) func(*world
 		}
 		depth++
 		if i < 0 {
-			panic(fmt.Sprintf("after %v there is only %v", schedule[:depth-1], newTurn(events, 0).events))
+			panic(fmt.Sprintf("after %v there is only %v", schedule[:depth-1], newTurn(events, 0, false).names()))
 		}
 		say("%-22s %s", events[i].name, events[i].about)
 		return i

@@ -20,7 +20,26 @@ type happening struct {
 	fault bool
 	// hurts is set for what may cost a client its connections.
 	hurts bool
+	// store is whose command or caller it is about when it is about one, and reach how far it goes.
+	store int
+	reach reach
 	do    func(w *world)
+}
+
+// reach is what something that happens may have to do with what other stores do.
+type reach uint8
+
+const (
+	everything reach = iota
+	changes          // the database
+	reads
+	nothing // it never comes to the database, and is told nothing by it
+)
+
+// apart tells whether two things that may happen have nothing to do with each other, while no election is to come.
+func apart(a, b option) bool {
+	less, more := max(a.reach, b.reach), min(a.reach, b.reach)
+	return a.store != b.store && (more == reads || more == changes && less == nothing || more == nothing)
 }
 
 // events are what may happen next; none when the run is over. The first is what happens when nothing goes wrong.
@@ -78,7 +97,7 @@ func (w *world) events() (events []happening) {
 		stays := !c.over && !c.left
 		w.mu.Unlock()
 		if stays {
-			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, do: func(w *world) {
+			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, store: c.number % len(w.stores), reach: nothing, do: func(w *world) {
 				c.left = true
 				w.saw(c.number%len(w.stores), "left", c.number)
 				c.leave()
@@ -99,6 +118,12 @@ func (w *world) events() (events []happening) {
 // answer answers a command, with a fault on the way.
 func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
 	h := happening{name: name, about: c.Name, fault: f != modeldb.Fault{}}
+	switch h.store, h.reach = c.Client, changes; {
+	case f.Kind == modeldb.Cut:
+		h.reach = nothing
+	case !c.Writes():
+		h.reach = reads
+	}
 	if h.fault {
 		h.hurts = !slices.Contains([]modeldb.Kind{modeldb.ItemFailed, modeldb.ConcernFailed, modeldb.Refused}, f.Kind)
 		h.name, h.about = name+"-"+f.String(), c.Name+": "+f.String()

@@ -14,7 +14,7 @@ import (
 // they share one.
 type scenario struct {
 	name   string
-	core   bool // explored with two faults in the short form too
+	core   bool // explored with two faults, on a replica set, in the short form too
 	long   bool // explored in the long form alone
 	shared bool
 	// jobs are those that there are: one unless the scenario names more.
@@ -70,11 +70,11 @@ func scenarios() []scenario {
 			c.do(storetest.RecordOp("one", job.ModeLeased))
 		}}},
 
-		{name: "record × claim, of queued work", core: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
+		{name: "record × claim, of queued work", before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
 		{name: "record × claim, of a new job", callers: callers{record("one", job.ModeQueued), claim("two")}},
 		{name: "record × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{record("one", job.ModeLeased), claim("two")}},
 
-		{name: "claim × claim", core: true, before: queued, callers: callers{claim("one"), claim("two")}},
+		{name: "claim × claim", before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, one request", before: queued, callers: callers{claim("one"), claim("one")}},
 		{name: "claim × claim, in one store", shared: true, before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{claim("one"), claim("two")}},

@@ -58,6 +58,7 @@ type play struct {
 
 	mu       sync.Mutex
 	sequence int   // of what begins and ends
+	begun    int   // calls
 	ended    []int // calls of each caller
 	// order tells of each call what had ended when it began.
 	order    []string
@@ -230,6 +231,16 @@ func (w *world) active() (n int) {
 	return n
 }
 
+// calm tells that no election can change what is read.
+func (w *world) calm() bool {
+	for i := range w.stores {
+		if w.db.Behind(i) {
+			return false
+		}
+	}
+	return !w.db.Pending()
+}
+
 // lapse moves the clock past a lease.
 func (w *world) lapse() {
 	w.clock.Advance(past)
@@ -243,6 +254,7 @@ func (w *world) begin(number int) (from, at int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sequence++
+	w.begun++
 	if number >= 0 {
 		w.order[number] += fmt.Sprint(w.ended)
 	}
