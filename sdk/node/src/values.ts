@@ -1,0 +1,45 @@
+import { isUtf8 } from 'node:buffer'
+import { durationFromMs, durationMs, type Duration } from '@bufbuild/protobuf/wkt'
+import { invalid } from './errors.js'
+import type { Job } from './gen/jobonce/v1/types_pb.js'
+
+/** Resolves after the time, and sooner with the signal. */
+export async function sleep (ms: number, signal?: AbortSignal): Promise<void> {
+  if (signal?.aborted === true) return
+  await new Promise<void>(resolve => {
+    const done = (): void => {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal?.addEventListener('abort', done, { once: true })
+  })
+}
+
+/** A duration as the messages hold it. */
+export function duration (field: string, ms: number): Duration {
+  if (!Number.isFinite(ms)) throw invalid(field, `${field} is not a number of milliseconds`)
+  return durationFromMs(Math.round(ms))
+}
+
+/** A duration of the service's in milliseconds. */
+export function toMs (d: Duration | undefined): number {
+  return d === undefined ? 0 : durationMs(d)
+}
+
+/** A body as the messages hold it. */
+export function bodyCase (body: string | Uint8Array): { case: 'payload', value: string } | { case: 'payloadBytes', value: Uint8Array } {
+  if (typeof body === 'string') return { case: 'payload', value: body }
+  if (!isUtf8(body)) return { case: 'payloadBytes', value: body }
+  return { case: 'payload', value: new TextDecoder('utf-8', { ignoreBOM: true }).decode(body) }
+}
+
+/** The body of a job as bytes, the same that were recorded. Undefined when there is none, or it was not asked for. */
+export function bodyOf (job: Job): Uint8Array | undefined {
+  switch (job.body.case) {
+    case 'payload': return new TextEncoder().encode(job.body.value)
+    case 'payloadBytes': return job.body.value
+  }
+  return undefined
+}
