@@ -1,0 +1,185 @@
+package failuretest
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/client/webhook"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/providersim"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// adyen is what the simulator has not, since Adyen's id is no more than likely: the test gives it.
+var adyen = &providersim.Provider{
+	Name: "adyen", Secret: "DFB1EB5485895CFA84146406857104ABB4CBCABDC8AAF103A624C8F6A3EAAB00",
+	Event: func(n int) providersim.Event {
+		psp := fmt.Sprintf("psp%d", n)
+		mac := hmac.New(sha256.New, []byte("\xDF\xB1\xEB\x54\x85\x89\x5C\xFA\x84\x14\x64\x06\x85\x71\x04\xAB\xB4\xCB\xCA\xBD\xC8\xAA\xF1\x03\xA6\x24\xC8\xF6\xA3\xEA\xAB\x00"))
+		mac.Write([]byte(psp + "::Shop:order:1000:EUR:AUTHORISATION:true"))
+		return providersim.Event{ID: "AUTHORISATION:" + psp, Header: http.Header{}, Body: fmt.Appendf(nil,
+			`{"notificationItems":[{"NotificationRequestItem":{"pspReference":%q,"merchantAccountCode":"Shop","merchantReference":"order",`+
+				`"amount":{"value":1000,"currency":"EUR"},"eventCode":"AUTHORISATION","success":"true","additionalData":{"hmacSignature":%q}}}]}`,
+			psp, base64.StdEncoding.EncodeToString(mac.Sum(nil)))}
+	},
+	Sign: func(*providersim.Attempt) http.Header { return nil },
+}
+
+// frontends has an endpoint for each sender.
+func frontends(t *testing.T, jobs *client.Client, senders []*providersim.Provider) http.Handler {
+	t.Helper()
+	mux := http.NewServeMux()
+	for _, p := range senders {
+		s := webhook.Source{Name: p.Name, Provider: p.Name, Secrets: webhook.Secrets(p.Secret), AnswerWithin: 2 * time.Second}
+		if p == adyen {
+			item := "notificationItems[].NotificationRequestItem"
+			s.Items = webhook.Array(item)
+			s.ID = webhook.Join(webhook.Field("eventCode"), webhook.Field("pspReference"))
+		}
+		h, err := webhook.NewHandler(jobs, s)
+		must(t, err)
+		mux.Handle("/"+p.Name, h)
+	}
+	return mux
+}
+
+// hook is an event on its way to a frontend.
+type hook struct {
+	p *providersim.Provider
+	providersim.Event
+	forged bool
+}
+
+func (h hook) id() string { return h.p.Name + ":" + h.ID }
+
+// deliver makes one attempt and returns the status.
+func (h hook) deliver(t *testing.T, base string) int {
+	t.Helper()
+	a := &providersim.Attempt{Event: h.Event, URL: base + "/" + h.p.Name, Secret: h.p.Secret, At: time.Now()}
+	body := h.Body
+	if h.forged {
+		a.Secret, body = h.p.Stale, bytes.Replace(body, []byte("1000"), []byte("9999"), 1)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, a.URL, bytes.NewReader(body))
+	must(t, err)
+	for _, header := range []http.Header{h.Header, h.p.Sign(a)} {
+		for name, values := range header {
+			req.Header[name] = values
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	must(t, err)
+	if (resp.Header.Get("Retry-After") != "") != (resp.StatusCode == http.StatusServiceUnavailable) {
+		t.Errorf("%s is answered %d, with Retry-After %q", h.id(), resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	return resp.StatusCode
+}
+
+// TestWebhooks: 200 events of six senders reach the service by webhook frontends, with duplicates, out of order, forged ones in
+// between, the service away, and the frontend restarted. Each is a job, and is worked on once.
+func TestWebhooks(t *testing.T) {
+	onBothStores(t, func(t *testing.T, w *world) {
+		const events, forgedOnes, during = 200, 20, 6
+		senders := []*providersim.Provider{adyen}
+		for _, p := range providersim.Providers() {
+			switch p.Name {
+			case "stripe", "github", "shopify", "slack", "replicate":
+				senders = append(senders, p)
+			}
+		}
+		var hooks, forged []hook
+		for n := range events + forgedOnes {
+			p := senders[n%len(senders)]
+			h := hook{p: p, Event: p.Event(n), forged: n >= events}
+			if h.forged {
+				forged = append(forged, h)
+			} else {
+				hooks = append(hooks, h)
+			}
+		}
+		random := rand.New(rand.NewPCG(testenv.Seed(t), 0))
+		shuffle := func(hooks []hook) {
+			random.Shuffle(len(hooks), func(i, k int) { hooks[i], hooks[k] = hooks[k], hooks[i] })
+		}
+		shuffle(hooks)
+		between := testenv.StartRelay(t, w.Addr())
+		jobs := newClient(t, between.Addr())
+
+		// all delivers every one of them, some at once.
+		all := func(base string, hooks []hook) {
+			t.Helper()
+			together(8, func(i int) {
+				for n := i; n < len(hooks); n += 8 {
+					want := http.StatusOK
+					if hooks[n].forged {
+						want = http.StatusUnauthorized
+					}
+					if got := hooks[n].deliver(t, base); got != want {
+						t.Errorf("%s is answered %d, want %d", hooks[n].id(), got, want)
+					}
+				}
+			})
+		}
+		first := httptest.NewServer(frontends(t, jobs, senders))
+		half := hooks[:events/2]
+		all(first.URL, append(forged, half...))
+
+		between.To("")
+		between.Cut()
+		together(during, func(i int) {
+			if got := hooks[events/2+i].deliver(t, first.URL); got != http.StatusServiceUnavailable {
+				t.Errorf("while the service is away, %s is answered %d", hooks[events/2+i].id(), got)
+			}
+		})
+		between.To(w.Addr())
+		first.Close() // The frontend is restarted, and its client with it.
+
+		second := httptest.NewServer(frontends(t, newClient(t, between.Addr()), senders))
+		defer second.Close()
+		again := append(append([]hook(nil), hooks[events/2:]...), hooks[:events*2/3]...)
+		shuffle(again)
+		all(second.URL, again)
+
+		c := w.client()
+		for _, h := range hooks {
+			j := stored(t, c, h.id())
+			item := h.p == adyen // Whose item is stored, and not the body around it.
+			if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || j.GetSource() != h.p.Name || !item && j.GetPayload() != string(h.Body) {
+				t.Errorf("%s is stored as %v", h.id(), j)
+			}
+		}
+		worked := make(map[string]int)
+		for {
+			resp, err := c.ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{MaxJobs: 100, LeaseDuration: in(leasedMode, completed("")).LeaseDuration})
+			must(t, err)
+			if len(resp.GetJobs()) == 0 {
+				break
+			}
+			for _, claimed := range resp.GetJobs() {
+				worked[claimed.GetJob().GetJobId()]++
+				must(t, complete(t, c, claimed.GetJob().GetJobId(), claimed.GetLease(), ""))
+			}
+		}
+		for _, h := range hooks {
+			if worked[h.id()] != 1 {
+				t.Errorf("%s was worked on %d times", h.id(), worked[h.id()])
+			}
+		}
+		if len(worked) != events {
+			t.Errorf("%d jobs of %d events", len(worked), events)
+		}
+	})
+}
