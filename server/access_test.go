@@ -85,7 +85,8 @@ func TestAccess(t *testing.T) {
 		"record": "allow: [record]", "queued": "allow: [record: [queued]]", "work": "allow: [work]", "read": "allow: [read]",
 		"read_bodies": "allow: [read_bodies]", "expect": "allow: [expect]", "admin": "allow: [admin]",
 		"everything": "allow: [record, work, admin, expect]", "shop": "allow: [record, work, read], job_id_prefix: 'shop:'",
-		"expired": "allow: [record], expires: 2020-01-01",
+		"shopadmin": "allow: [admin, expect], job_id_prefix: 'shop:'",
+		"expired":   "allow: [record], expires: 2020-01-01",
 	} {
 		token, sum := auth.NewToken()
 		w.tokens[name] = token
@@ -112,6 +113,7 @@ func TestAccess(t *testing.T) {
 		ids = append(ids, plain("token: "+name, w.tokens[name]))
 	}
 	ids = append(ids, identity{name: "token: shop, its own job", tokens: []string{w.tokens["shop"]}, jobID: "shop:1"},
+		identity{name: "token: shopadmin, its own job", tokens: []string{w.tokens["shopadmin"]}, jobID: "shop:1"},
 		plain("two tokens", w.tokens["record"], w.tokens["work"]), plain("the same token twice", w.tokens["record"], w.tokens["record"]),
 		plain("secret of a human", "hunter2"), plain("empty token", ""), plain("JWT without an issuer", w.issuer.Token("first", map[string]any{"sub": "x"})))
 	w.setting("plaintext on loopback, tokens", Config{Callers: callers}, ids...)

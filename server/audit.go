@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -13,17 +14,22 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// audit logs each change that a caller with the right to administer makes: who, what, which job, and what became of it.
+// audit logs each change that a caller with the right to administer makes, and each of AdminService, also where no callers are
+// configured: who, what, which job, and what became of it.
 func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		resp, err := handler(ctx, req)
 		c := auth.CallerOf(ctx)
-		reads := isHealth(info.FullMethod) || info.FullMethod == joboncev1.IdempotencyService_GetJob_FullMethodName
-		if c == nil || !c.May(auth.Admin) || reads || errors.As(err, new(*refusal)) {
+		audited := c == nil && strings.HasPrefix(info.FullMethod, adminMethods) || c != nil && c.May(auth.Admin)
+		if !audited || isHealth(info.FullMethod) || reads[info.FullMethod] || errors.As(err, new(*refusal)) {
 			return resp, err
 		}
+		name := ""
+		if c != nil {
+			name = c.Name
+		}
 		line := func(jobID, outcome string) {
-			log.LogAttrs(ctx, slog.LevelInfo, "audit", slog.String("caller", c.Name), slog.String("method", path.Base(info.FullMethod)),
+			log.LogAttrs(ctx, slog.LevelInfo, "audit", slog.String("caller", name), slog.String("method", path.Base(info.FullMethod)),
 				slog.String("job_id", jobID), slog.String("outcome", outcome))
 		}
 		if err != nil {
@@ -54,6 +60,21 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 			for _, j := range resp.GetJobs() {
 				line(j.GetJob().GetJobId(), "OK")
 			}
+		case *joboncev1.ClaimOverdueJobsResponse:
+			for _, j := range resp.GetJobs() {
+				line(j.GetExpectation().GetJobId(), "OK")
+			}
+		case *joboncev1.RequeueJobsResponse:
+			for _, r := range resp.GetResults() {
+				outcome := "OK"
+				switch {
+				case r.GetError() != nil:
+					outcome = reasonName(r.GetError().GetReason())
+				case req.(*joboncev1.RequeueJobsRequest).GetDryRun():
+					outcome = "DRY_RUN"
+				}
+				line(r.GetJobId(), outcome)
+			}
 		default:
 			line(named(req), "OK")
 		}
@@ -61,8 +82,11 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 	}
 }
 
-// named is the job that a request names, empty when it names none.
+// named is the job that a request names, or what the ids of its jobs begin with; empty when it names none.
 func named(req any) string {
+	if r, ok := req.(interface{ GetJobIdPrefix() string }); ok {
+		return clip(r.GetJobIdPrefix(), job.MaxJobIDBytes)
+	}
 	if r, ok := req.(interface{ GetJobId() string }); ok {
 		return clip(r.GetJobId(), job.MaxJobIDBytes)
 	}

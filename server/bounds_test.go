@@ -121,6 +121,46 @@ func (f *foreign) Resume(context.Context, job.Delivery) job.Outcome {
 	return job.Outcome{Err: job.ErrNotFound}
 }
 
+func (f *foreign) List(_ context.Context, q job.ListQuery) (job.Page, error) {
+	page := job.Page{Next: job.Place{Seen: 1, JobID: "next"}, Jobs: []job.Record{f.record(strings.Repeat("i", f.text))}}
+	for range q.Size {
+		r := f.record(strings.Repeat("i", job.MaxJobIDBytes))
+		r.Body = job.Body{}
+		page.Jobs = append(page.Jobs, r)
+	}
+	return page, f.err
+}
+
+func (f *foreign) Requeue(_ context.Context, q job.Requeue) (job.Record, bool, error) {
+	return f.record(q.JobID), true, &job.StateError{Problem: strings.Repeat("x", f.text)}
+}
+
+func (f *foreign) expectation(id string) job.Expectation {
+	text := strings.Repeat("x", f.text)
+	return job.Expectation{JobID: id, StatusURL: text, Error: text, Token: "t"}
+}
+
+func (f *foreign) ListExpectations(_ context.Context, _ job.ExpectationFilter, _ string, size int) (page []job.Expectation, next string, err error) {
+	for range size {
+		page = append(page, f.expectation(strings.Repeat("i", job.MaxJobIDBytes)))
+	}
+	return page, "next", f.err
+}
+
+func (f *foreign) ClaimOverdue(_ context.Context, r job.OverdueRequest) (o job.Overdue, err error) {
+	for range r.Max {
+		o.Jobs = append(o.Jobs, f.expectation(strings.Repeat("i", job.MaxJobIDBytes)))
+	}
+	return o, f.err
+}
+
+func (f *foreign) Pauses(context.Context) (pauses []job.Pause, err error) {
+	for range job.MaxPauses {
+		pauses = append(pauses, job.Pause{Prefix: strings.Repeat("i", f.text), Reason: strings.Repeat("x", f.text)})
+	}
+	return pauses, f.err
+}
+
 func (f *foreign) Check(context.Context) error { return nil }
 
 func (f *foreign) LongestDue(context.Context) (string, time.Duration, error) { return "", 0, nil }
@@ -169,8 +209,24 @@ func everyCall(s *running) []namedCall {
 	for i := range maxBatchItems {
 		batch.Deliveries = append(batch.Deliveries, leased(fmt.Sprint(strings.Repeat("j", 250), i), strings.Repeat("r", job.MaxRequestIDBytes)))
 	}
-	w := s.work()
+	w, admin, expectations := s.work(), s.admin(), s.expectations()
 	return []namedCall{
+		{"ListJobs", func(ctx context.Context) (proto.Message, error) {
+			return admin.ListJobs(ctx, &joboncev1.ListJobsRequest{PageSize: job.MaxPageSize})
+		}},
+		{"RequeueJobs", func(ctx context.Context) (proto.Message, error) {
+			return admin.RequeueJobs(ctx, &joboncev1.RequeueJobsRequest{MaxJobs: job.MaxPageSize,
+				Filter: &joboncev1.JobFilter{State: joboncev1.WorkState_WORK_STATE_DEAD}})
+		}},
+		{"ListExpectations", func(ctx context.Context) (proto.Message, error) {
+			return admin.ListExpectations(ctx, &joboncev1.ListExpectationsRequest{PageSize: job.MaxPageSize})
+		}},
+		{"ListClaimPauses", func(ctx context.Context) (proto.Message, error) {
+			return admin.ListClaimPauses(ctx, &joboncev1.ListClaimPausesRequest{})
+		}},
+		{"ClaimOverdueJobs", func(ctx context.Context) (proto.Message, error) {
+			return expectations.ClaimOverdueJobs(ctx, &joboncev1.ClaimOverdueJobsRequest{MaxJobs: job.MaxOverdueJobs, LeaseDuration: minute()})
+		}},
 		{"RecordDelivery", func(ctx context.Context) (proto.Message, error) { return s.RecordDelivery(ctx, leased("j", "r")) }},
 		{"BatchRecordDeliveries", func(ctx context.Context) (proto.Message, error) { return s.BatchRecordDeliveries(ctx, batch) }},
 		{"GetJob", func(ctx context.Context) (proto.Message, error) {

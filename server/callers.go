@@ -33,6 +33,21 @@ var rights = map[string]auth.Rights{
 	joboncev1.WorkService_ReleaseWork_FullMethodName:       auth.Record | auth.Work,
 	joboncev1.WorkService_BatchChangeLeases_FullMethodName: auth.Record | auth.Work,
 
+	joboncev1.ExpectationService_ExpectJob_FullMethodName:         auth.Expect,
+	joboncev1.ExpectationService_ClaimOverdueJobs_FullMethodName:  auth.Expect,
+	joboncev1.ExpectationService_ReportPoll_FullMethodName:        auth.Expect,
+	joboncev1.ExpectationService_CancelExpectation_FullMethodName: auth.Expect,
+
+	joboncev1.AdminService_ListJobs_FullMethodName:         auth.Admin,
+	joboncev1.AdminService_CountJobs_FullMethodName:        auth.Admin,
+	joboncev1.AdminService_RequeueWork_FullMethodName:      auth.Admin,
+	joboncev1.AdminService_DeleteJob_FullMethodName:        auth.Admin,
+	joboncev1.AdminService_RequeueJobs_FullMethodName:      auth.Admin,
+	joboncev1.AdminService_ListExpectations_FullMethodName: auth.Admin,
+	joboncev1.AdminService_PauseClaims_FullMethodName:      auth.Admin,
+	joboncev1.AdminService_ResumeClaims_FullMethodName:     auth.Admin,
+	joboncev1.AdminService_ListClaimPauses_FullMethodName:  auth.Admin,
+
 	grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName:      auth.Any,
 	grpc_reflection_v1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: auth.Any,
 }

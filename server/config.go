@@ -100,6 +100,8 @@ type Observer interface {
 	// Work is told the method of a call of WorkService, such as "ClaimWork", and how many jobs it leased or changed; or the
 	// reason, without its prefix, why it got an error, which is empty otherwise.
 	Work(method string, jobs int, reason string)
+	// GivenUp is told of a webhook that never came and is waited for no longer.
+	GivenUp()
 }
 
 // nobody is the observer when there is none.
@@ -110,6 +112,7 @@ func (nobody) Failed(string)        {}
 func (nobody) Unread(string)        {}
 func (nobody) Waited(time.Duration) {}
 func (nobody) Refused(string)       {}
+func (nobody) GivenUp()             {}
 
 func (nobody) Work(string, int, string) {}
 

@@ -23,6 +23,9 @@ import (
 const (
 	// errorDomain is the domain of every ErrorInfo.
 	errorDomain = "jobonce"
+	// adminMethods and expectationMethods are what the names of the methods of those services begin with.
+	adminMethods       = "/jobonce.v1.AdminService/"
+	expectationMethods = "/jobonce.v1.ExpectationService/"
 	// pushbackTrailer tells gRPC's own retry policy how long to wait, in milliseconds.
 	pushbackTrailer = "grpc-retry-pushback-ms"
 )
@@ -49,6 +52,15 @@ var reasons = map[joboncev1.ErrorReason]struct {
 	joboncev1.ErrorReason_ERROR_REASON_INTERNAL:              {codes.Internal, 0},
 	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED:         {codes.Unimplemented, 0},
 	joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE:       {codes.FailedPrecondition, 0},
+}
+
+// reads are the methods that change nothing.
+var reads = map[string]bool{
+	joboncev1.IdempotencyService_GetJob_FullMethodName:     true,
+	joboncev1.AdminService_ListJobs_FullMethodName:         true,
+	joboncev1.AdminService_CountJobs_FullMethodName:        true,
+	joboncev1.AdminService_ListExpectations_FullMethodName: true,
+	joboncev1.AdminService_ListClaimPauses_FullMethodName:  true,
 }
 
 // problem is an error as a client is told of it.
@@ -81,7 +93,7 @@ func newProblem(reason joboncev1.ErrorReason, message string) *problem {
 
 // of words the problem for the call that ctx belongs to: a read does not say that nothing was written.
 func (p *problem) of(ctx context.Context) *problem {
-	if method, _ := grpc.Method(ctx); !p.unwritten || method != joboncev1.IdempotencyService_GetJob_FullMethodName {
+	if method, _ := grpc.Method(ctx); !p.unwritten || !reads[method] {
 		return p
 	}
 	read := *p
@@ -102,6 +114,7 @@ func (p *problem) text() string {
 func explain(ctx context.Context, err error, requestID string) *problem {
 	var p *problem
 	var invalid *job.InvalidError
+	var state *job.StateError
 	unavailable, unknown := errors.Is(err, job.ErrUnavailable), errors.Is(err, job.ErrOutcomeUnknown)
 	late, cancelled := errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled)
 	if ctx.Err() == nil && (unavailable || unknown) {
@@ -123,6 +136,10 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 	case errors.Is(err, job.ErrRecordUnusable):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_RECORD_UNUSABLE,
 			"what is stored under this job_id cannot be used; the server's log says what is wrong")
+	case errors.Is(err, job.ErrNoExpectation):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_EXPECTATION_NOT_FOUND, "nothing is expected of this job_id")
+	case errors.As(err, &state):
+		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_WRONG_STATE, state.Problem)
 	case errors.Is(err, job.ErrLeaseLost):
 		p = newProblem(joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST, "the lease is somebody else's by now, or the work is settled")
 	case cancelled:
@@ -150,10 +167,12 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 // unknownOutcome is the problem of a write that may have been applied, or of a read that came to no end.
 func unknownOutcome(ctx context.Context, why, requestID string) *problem {
 	message := why
-	switch method, _ := grpc.Method(ctx); method {
-	case joboncev1.IdempotencyService_GetJob_FullMethodName:
-	case joboncev1.WorkService_RenewLease_FullMethodName, joboncev1.WorkService_CompleteWork_FullMethodName,
-		joboncev1.WorkService_ReleaseWork_FullMethodName:
+	switch method, _ := grpc.Method(ctx); {
+	case reads[method]:
+	case strings.HasPrefix(method, adminMethods), strings.HasPrefix(method, expectationMethods):
+		message += "; it may have been written or not: repeat the call as it is"
+	case method == joboncev1.WorkService_RenewLease_FullMethodName, method == joboncev1.WorkService_CompleteWork_FullMethodName,
+		method == joboncev1.WorkService_ReleaseWork_FullMethodName:
 		message += "; it may have been written or not: repeat the call with the same lease_token"
 	default:
 		if requestID != "" {

@@ -157,6 +157,7 @@ func TestEndedCall(t *testing.T) {
 
 // TestWords: a read is not told of writing, a write always is, and each in the words of its own call.
 func TestWords(t *testing.T) {
+	const same = "written or not: repeat the call as it is"
 	const nothing, again, token = "; nothing was written", "written or not: retry with the same request_id", "written or not: repeat the call with the same lease_token"
 	for _, e := range []struct {
 		err                    error
@@ -179,8 +180,12 @@ func TestWords(t *testing.T) {
 			}
 			want := e.lease
 			switch name, _, _ := strings.Cut(c.name, ","); name {
-			case "GetJob":
+			case "GetJob", "ListJobs", "ListExpectations", "ListClaimPauses":
 				want = ""
+			case "RequeueJobs", "ClaimOverdueJobs":
+				if want == token {
+					want = same
+				}
 			case "RecordDelivery", "BatchRecordDeliveries":
 				want = e.delivery
 			case "ClaimWork":

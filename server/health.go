@@ -53,8 +53,9 @@ func newHealthService(store job.Checker, interval time.Duration, log *slog.Logge
 
 // generalHealth are the names whose status is the store's, "" for the server as a whole. workHealth needs more of the store.
 var (
-	generalHealth = []string{"", joboncev1.IdempotencyService_ServiceDesc.ServiceName}
-	workHealth    = joboncev1.WorkService_ServiceDesc.ServiceName
+	generalHealth = []string{"", joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.ExpectationService_ServiceDesc.ServiceName,
+		joboncev1.AdminService_ServiceDesc.ServiceName}
+	workHealth = joboncev1.WorkService_ServiceDesc.ServiceName
 )
 
 func (h *healthService) set(serving bool, services ...string) {

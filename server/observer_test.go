@@ -47,6 +47,7 @@ func (n *notes) Failed(reason string)   { n.add("failed %s", reason) }
 func (n *notes) Unread(field string)   { n.add("unread %s", field) }
 func (n *notes) Waited(time.Duration)  { n.add("waited") }
 func (n *notes) Refused(reason string) { n.add("refused %s", reason) }
+func (n *notes) GivenUp()              { n.add("given up") }
 
 func (n *notes) Work(method string, jobs int, reason string) { n.add("%s %d %s", method, jobs, reason) }
 

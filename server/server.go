@@ -59,6 +59,8 @@ type Jobs interface {
 	Recorder
 	job.Follower
 	job.Worker
+	job.Expectations
+	job.Admin
 	job.Checker
 }
 
@@ -142,6 +144,8 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	joboncev1.RegisterWorkServiceServer(ours, &workService{
 		jobs: jobs, log: cfg.Logger, bell: bell, waits: s.waits, stopping: s.health.stopping, due: s.due,
 	})
+	joboncev1.RegisterExpectationServiceServer(ours, &expectationService{jobs: jobs, log: cfg.Logger, observer: cfg.Observer})
+	joboncev1.RegisterAdminServiceServer(ours, &adminService{jobs: jobs, bell: bell})
 	grpc_health_v1.RegisterHealthServer(entrance{s.grpc, door, false}, s.health)
 	reflection.Register(s.grpc)
 	return s, nil

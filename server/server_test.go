@@ -229,7 +229,7 @@ func TestReflection(t *testing.T) {
 	for _, svc := range v1alpha.GetListServicesResponse().GetService() {
 		alphaNames = append(alphaNames, svc.GetName())
 	}
-	const want = "grpc.health.v1.Health grpc.reflection.v1.ServerReflection grpc.reflection.v1alpha.ServerReflection jobonce.v1.IdempotencyService jobonce.v1.WorkService"
+	const want = "grpc.health.v1.Health grpc.reflection.v1.ServerReflection grpc.reflection.v1alpha.ServerReflection jobonce.v1.AdminService jobonce.v1.ExpectationService jobonce.v1.IdempotencyService jobonce.v1.WorkService"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("v1 lists %s", got)
 	}

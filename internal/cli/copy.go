@@ -30,7 +30,8 @@ func newCopy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "copy",
 		Short: "Copy the embedded store into MongoDB",
-		Long: `Copies all jobs of the embedded store into MongoDB, as they are: payloads, deliveries, leases and results. It is the way
+		Long: `Copies all jobs of the embedded store into MongoDB, as they are: payloads, deliveries, leases and results; and expected
+webhooks and pauses of claims. It is the way
 to MongoDB for a service that began without: stop the service, copy, and serve with MongoDB. While it copies, nothing else
 can serve the directory, which is left as it is.
 
@@ -90,17 +91,43 @@ func copyStore(cmd *cobra.Command, store *storeConfig, wait time.Duration) (err 
 	progress, done := newProgress(cmd.ErrOrStderr(), "jobs")
 	copied, err := copyAll(ctx, from, into, progress)
 	done()
+	expected, paused, besideErr := 0, 0, error(nil)
+	if err == nil {
+		expected, paused, besideErr = copyBeside(ctx, from, into)
+	}
 	if _, printErr := fmt.Fprintf(cmd.OutOrStdout(), "copied: %d\nalready there: %d\ndiffering: %d\n",
 		copied.Written, copied.Present, len(copied.Differing)); printErr != nil {
 		return printErr
 	}
-	if err != nil {
+	if expected+paused > 0 {
+		if _, printErr := fmt.Fprintf(cmd.OutOrStdout(), "expectations: %d\npauses: %d\n", expected, paused); printErr != nil {
+			return printErr
+		}
+	}
+	if err = errors.Join(err, besideErr); err != nil {
 		return fmt.Errorf("copying ended early, and goes on when called again: %w", err)
 	}
 	if n := len(copied.Differing); n > 0 {
 		return fmt.Errorf("MongoDB has different records of %d jobs, and keeps them: %q", n, copied.Differing[:min(n, maxShown)])
 	}
 	return nil
+}
+
+// copyBeside copies what stands beside the jobs, and tells how much that was. What MongoDB has already stays.
+func copyBeside(ctx context.Context, from *sqlitestore.Reader, into *mongostore.Store) (expected, paused int, err error) {
+	expectations, err := from.Expectations(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	pauses, err := from.Pauses(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	// The pauses first: nothing is to be claimed that was paused.
+	if err := errors.Join(into.CopyPauses(ctx, pauses), into.CopyExpectations(ctx, expectations)); err != nil {
+		return 0, 0, err
+	}
+	return len(expectations), len(pauses), nil
 }
 
 func awaitReady(ctx context.Context, store *mongostore.Store, wait time.Duration) error {

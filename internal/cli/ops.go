@@ -87,6 +87,7 @@ func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.
 	if store.leases != nil {
 		o.metrics.WatchClaims(store.leases)
 	}
+	o.metrics.WatchOverdue(jobs.CountOverdue)
 	if store.unclaimable != nil {
 		o.metrics.WatchUnclaimable(store.unclaimable)
 	}

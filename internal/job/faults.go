@@ -19,7 +19,8 @@ func (r *Record) Faults() []string {
 	if r.LastSeen.Before(r.FirstSeen) {
 		fault("was last seen before it was first seen")
 	}
-	if (r.Conflicts > 0) != (r.LastConflict != nil) {
+	erased := !r.BodyDropped.IsZero() || r.Fingerprint == "" // the latest conflict may have gone with the payload
+	if r.Conflicts == 0 && r.LastConflict != nil || r.Conflicts > 0 && r.LastConflict == nil && !erased {
 		fault("counts %d conflicts, but which was the latest does not fit that", r.Conflicts)
 	}
 	r.bodyFaults(fault)

@@ -22,6 +22,8 @@ type Store interface {
 	Recorder
 	Follower
 	Worker
+	Expectations
+	Admin
 	Checker
 
 	// Close waits for the calls under way and gives up the store's resources. Later calls get ErrUnavailable. Closing

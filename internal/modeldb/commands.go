@@ -44,6 +44,7 @@ func init() { // they refer back to it
 		"aggregate": {[]string{"pipeline", "cursor", "hint", "readConcern"}, (*execution).aggregate},
 		"getMore":   {[]string{"collection", "batchSize"}, (*execution).getMore},
 		"update":    {[]string{"updates", "ordered", "readConcern", "writeConcern", "txnNumber"}, (*execution).update},
+		"delete":    {[]string{"deletes", "ordered", "readConcern", "writeConcern", "txnNumber"}, (*execution).delete},
 		"findAndModify": {[]string{"query", "update", "new", "fields", "sort", "upsert", "hint", "readConcern", "writeConcern", "txnNumber"},
 			(*execution).findAndModify},
 	}
@@ -231,6 +232,46 @@ func (x *execution) update() document {
 	if len(upserted) > 0 {
 		reply = append(reply, element{"upserted", upserted})
 	}
+	if len(errors) > 0 {
+		reply = append(reply, element{"writeErrors", errors})
+	}
+	return x.acknowledge(reply)
+}
+
+// deletionFields are what a statement of a delete command may have.
+var deletionFields = []string{"q", "limit", "hint"}
+
+func (x *execution) delete() document {
+	statements := asArray(x.command.get("deletes"))
+	ordered := truthy(cmpOr(x.command.get("ordered"), true))
+	n := 0
+	var errors array
+	for i, s := range statements {
+		if x.fault.Kind == Stopped && x.fault.Item == i {
+			return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+		}
+		statement := asDocument(s)
+		for _, e := range statement {
+			if limit, _ := integer(e.value); !slices.Contains(deletionFields, e.key) || e.key == "limit" && limit != 1 {
+				refuse("%s in a delete", e.key)
+			}
+		}
+		r, err := x.write(int32(i), write{filter: statement.get("q"), delete: true}, statement.get("hint"))
+		if x.call.failed != nil {
+			return x.call.failed
+		}
+		if err != nil {
+			if errors = append(errors, document{{"index", int32(i)}, {"code", err.code}, {"errmsg", err.message}}); ordered {
+				break
+			}
+			continue
+		}
+		n += r.matched
+	}
+	if x.fault.Kind == Stopped {
+		return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+	}
+	reply := document{{"n", int32(n)}}
 	if len(errors) > 0 {
 		reply = append(reply, element{"writeErrors", errors})
 	}

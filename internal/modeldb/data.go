@@ -86,7 +86,7 @@ func (d *data) withSession(session string, txn int64) *data {
 type write struct {
 	ns             string
 	filter, update any
-	upsert         bool
+	upsert, delete bool
 	sort           document
 	id             func() bson.ObjectID // of a new document
 }
@@ -102,9 +102,15 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	if at < 0 && !w.upsert {
 		return d, result{}, nil
 	}
+	if w.delete {
+		changed := &collection{c.number, slices.Delete(slices.Clone(c.docs), at, at+1), c.indexes}
+		return d.withCollection(w.ns, changed), result{matched: 1, modified: 1, before: c.docs[at]}, nil
+	}
 	var before document
 	if at < 0 {
-		before = append(document{{"_id", w.id()}}, equalities(filter)...)
+		if before = equalities(filter); before.get("_id") == nil {
+			before = append(document{{"_id", w.id()}}, before...)
+		}
 	} else {
 		before = c.docs[at]
 	}

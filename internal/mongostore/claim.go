@@ -220,7 +220,14 @@ var candidateFields = func() bson.D {
 // due reads what is due, the oldest first, without bodies. Of coll's read concerns the local one shows soonest what others
 // have claimed.
 func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidate, f *failure) {
-	f = c.each(ctx, coll, dueFilter(c.now(), c.lapsed(), &c.req), options.Find().SetProjection(candidateFields).
+	paused, err := c.inForce(ctx)
+	if err != nil {
+		return nil, &failure{fateRetry, err}
+	}
+	if len(paused) > 0 && paused[0].Prefix == "" {
+		return nil, nil
+	}
+	f = c.each(ctx, coll, append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...), options.Find().SetProjection(candidateFields).
 		SetLimit(int64(max(minCandidates, candidatesEach*c.req.Max))).SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			due = append(due, candidate{r, len(due), intOf(doc.Lookup("size"))})

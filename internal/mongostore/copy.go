@@ -73,6 +73,49 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 	return out, nil
 }
 
+// CopyExpectations writes expectations of another store as they are. One that is here already stays as it is.
+func (s *Store) CopyExpectations(ctx context.Context, all []job.Expectation) error {
+	models := make([]mongo.WriteModel, len(all))
+	for i := range all {
+		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldID, Value: all[i].JobID}}).SetUpdate(newExpectation(&all[i])).SetUpsert(true)
+	}
+	return s.copyBeside(ctx, s.expected, models)
+}
+
+// CopyPauses writes pauses of another store as they are. One that is here already stays as it is.
+func (s *Store) CopyPauses(ctx context.Context, all []job.Pause) error {
+	models := make([]mongo.WriteModel, len(all))
+	for i, p := range all {
+		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldID, Value: p.Prefix}}).SetUpdate(newPause(p.Since, p.Reason)).SetUpsert(true)
+	}
+	return s.copyBeside(ctx, s.pausedJobs, models)
+}
+
+// copyBeside makes upserts that may be repeated, so many at a time.
+func (s *Store) copyBeside(ctx context.Context, coll *mongo.Collection, models []mongo.WriteModel) error {
+	done, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer done()
+	for part := range slices.Chunk(models, copiedAtOnce) {
+		for t := s.newTries(ctx); ; {
+			tracked, sent := track(ctx)
+			_, err := coll.BulkWrite(tracked, part, options.BulkWrite().SetOrdered(false))
+			if err == nil {
+				break
+			}
+			if !t.again(writeFailed(err, sent)) {
+				return t.err()
+			}
+		}
+	}
+	return nil
+}
+
+// copiedAtOnce is how many of what stands beside the jobs are copied at a time.
+const copiedAtOnce = 1000
+
 // fill writes the upserts of as many records as go into one bulk, and tells how many those are.
 func (s *Store) fill(pending []copying) (n int) {
 	size := 0

@@ -46,6 +46,7 @@ func startFake(t *testing.T, config *tls.Config) *fakeServer {
 	f.answer("endSessions", bson.D{{Key: "ok", Value: 1.0}})
 	f.answer(probe, bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
 	f.answer("listCollections", cursorOf())
+	f.answer("find", cursorOf())
 	f.answerWith("createIndexes", f.createIndexes)
 	f.answerWith("listIndexes", func(bson.Raw) bson.D {
 		f.mu.Lock()

@@ -167,7 +167,7 @@ func TestCommitQuorum(t *testing.T) {
 			s, _ := openFake(t, f)
 			awaitReady(t, s)
 			commands := f.commands("createIndexes")
-			if len(commands) != 3 || !isUnique(commands[0]) {
+			if len(commands) != 8 || !isUnique(commands[0]) {
 				t.Errorf("%s: %d createIndexes", kind, len(commands))
 			}
 			for _, c := range commands {

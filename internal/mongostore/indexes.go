@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -41,6 +42,36 @@ func workIndexes() []bson.D {
 		})
 	}
 	return specs
+}
+
+// listIndexes are what lists of jobs need.
+func listIndexes() []bson.D {
+	index := func(name string, partial string, key ...bson.E) bson.D {
+		spec := bson.D{{Key: "key", Value: bson.D(key)}, {Key: "name", Value: name}}
+		if partial != "" {
+			only := bson.D{{Key: partial, Value: bson.D{{Key: "$exists", Value: true}}}}
+			spec = append(spec, bson.E{Key: "partialFilterExpression", Value: only})
+		}
+		return spec
+	}
+	by := func(field string, direction int) bson.E { return bson.E{Key: field, Value: direction} }
+	return []bson.D{
+		index("jobs_seen", "", by(fieldFirstSeen, -1), by(fieldJobID, -1)),
+		index("jobs_state", inWork(workState), by(inWork(workState), 1), by(fieldFirstSeen, -1), by(fieldJobID, -1)),
+		// The other way round, since a collection may have one index alone on a key.
+		index("jobs_conflict", fieldConflicts, by(fieldFirstSeen, 1), by(fieldJobID, 1)),
+	}
+}
+
+// expectationIndexes are what overdue jobs are found by.
+func expectationIndexes() []bson.D {
+	return []bson.D{
+		{
+			{Key: "key", Value: bson.D{{Key: expectedDue, Value: 1}}}, {Key: "name", Value: "due_1"},
+			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
+		},
+		{{Key: "key", Value: bson.D{{Key: expectedOverdue, Value: 1}}}, {Key: "name", Value: "overdue_1"}},
+	}
 }
 
 // collection is what a look found.
@@ -168,7 +199,7 @@ func (p *preparation) ensureUnique(ctx context.Context, found *collection, fresh
 				p.log.Info("making the unique index", "store", p.String(), "index", indexName)
 			}
 		}
-		p.unique = p.begin(func(ctx context.Context) error { return p.explainDuplicates(ctx, p.createIndex(ctx, spec)) })
+		p.unique = p.begin(func(ctx context.Context) error { return p.explainDuplicates(ctx, p.createIndex(ctx, p.coll, spec)) })
 	}
 	if !p.unique.wait(uniqueWait) {
 		return &schemaError{"the unique index on job_id is being made; over a large collection that takes a while", true}
@@ -254,34 +285,62 @@ func (s *Store) tryHint(ctx context.Context, name string) (refusal int, err erro
 	return refusal, nil
 }
 
-// ensureWork makes the indexes that claims need, beside the looks. Nothing but claims waits for them.
+// ensureWork makes the indexes that claims need, beside the looks, and learns which claims are paused. Nothing but claims waits
+// for them.
 func (p *preparation) ensureWork(found *collection) {
-	missing := slices.ContainsFunc(workIndexes(), func(spec bson.D) bool { return !found.names[nameIn(spec)] })
-	if p.work == nil || missing && !p.work.underWay() {
-		p.work = p.begin(func(ctx context.Context) error { return p.makeWorkIndexes(ctx, found.names) })
+	p.ensure(&p.work, &p.workUnready, "the indexes for work", "work cannot be claimed", missing(found, workIndexes()), func(ctx context.Context) error {
+		if err := p.makeIndexes(ctx, p.coll, workIndexes(), found.names); err != nil || p.pauses.Load() != nil {
+			return err
+		}
+		_, f := p.loadPauses(ctx)
+		return f.orNil()
+	})
+}
+
+// ensureLists makes the indexes that lists need, and those of expectations, beside the looks.
+func (p *preparation) ensureLists(found *collection) {
+	p.ensure(&p.lists, &p.listsUnready, "the indexes for lists", "jobs cannot be listed, nor overdue ones claimed", missing(found, listIndexes()),
+		func(ctx context.Context) error {
+			if err := p.makeIndexes(ctx, p.coll, listIndexes(), found.names); err != nil {
+				return err
+			}
+			return p.makeIndexes(ctx, p.expected, expectationIndexes(), nil)
+		})
+}
+
+// missing tells whether any of the indexes is not there.
+func missing(found *collection, specs []bson.D) bool {
+	return slices.ContainsFunc(specs, func(spec bson.D) bool { return !found.names[nameIn(spec)] })
+}
+
+// ensure makes what is missing, and notes in unready why what needs it cannot be done.
+func (p *preparation) ensure(b **build, unready *atomic.Pointer[error], what, without string, missing bool, making func(context.Context) error) {
+	if *b == nil || missing && !(*b).underWay() {
+		*b = p.begin(making)
 	}
 	var err error
-	if !p.work.wait(workWait) {
-		err = errors.New("the indexes for work are being made; over a large collection that takes a while")
-	} else if p.work.err != nil {
-		err = p.explain(p.work.err)
-		p.work = nil
+	if !(*b).wait(workWait) {
+		err = errors.New(what + " are being made; over a large collection that takes a while")
+	} else if (*b).err != nil {
+		err = p.explain((*b).err)
+		*b = nil
 	}
-	before := p.workUnready.Load()
+	before := unready.Load()
 	if err == nil {
-		p.workUnready.Store(nil)
-	} else if p.workUnready.Store(&err); before == nil || (*before).Error() != err.Error() {
-		p.log.Warn("work cannot be claimed", "store", p.String(), "error", err)
+		unready.Store(nil)
+	} else if unready.Store(&err); before == nil || (*before).Error() != err.Error() {
+		p.log.Warn(without, "store", p.String(), "error", err)
 	}
 }
 
-// makeWorkIndexes makes those that are missing, and waits for those that are under construction. have are the names of what
-// is there. One with our name, or on our key, does.
-func (s *Store) makeWorkIndexes(ctx context.Context, have map[string]bool) error {
-	for _, spec := range workIndexes() {
-		err := s.createIndex(ctx, spec)
-		if err == nil || hasCode(err, codeIndexOptionsConflict) ||
-			have[nameIn(spec)] && hasCode(err, codeIndexKeySpecsConflict, codeUnauthorized) {
+// makeIndexes makes those that are missing, and waits for those that are under construction. have are the names of what
+// is there, nil where nobody looked. One with our name, or on our key, does.
+func (s *Store) makeIndexes(ctx context.Context, coll *mongo.Collection, specs []bson.D, have map[string]bool) error {
+	for _, spec := range specs {
+		err := s.createIndex(ctx, coll, spec)
+		there := have == nil || have[nameIn(spec)]
+		if err == nil || hasCode(err, codeIndexOptionsConflict) || there && hasCode(err, codeIndexKeySpecsConflict) ||
+			have[nameIn(spec)] && hasCode(err, codeUnauthorized) {
 			continue
 		}
 		return fmt.Errorf("make the index %s: %w", nameIn(spec), err)
@@ -300,9 +359,9 @@ func nameIn(spec bson.D) string {
 
 // createIndex returns once the index is there and finished, on most members of a replica set. The default would have it wait
 // for all members, those that are down too.
-func (s *Store) createIndex(ctx context.Context, spec any) error {
+func (s *Store) createIndex(ctx context.Context, coll *mongo.Collection, spec any) error {
 	command := bson.D{
-		{Key: "createIndexes", Value: s.coll.Name()}, {Key: "indexes", Value: bson.A{spec}},
+		{Key: "createIndexes", Value: coll.Name()}, {Key: "indexes", Value: bson.A{spec}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
 	}
 	if s.deployment.Load().kind != standalone { // which refuses it
@@ -410,7 +469,7 @@ func (b *build) underWay() bool {
 
 // building is closed when the build ends that the latest look left under way; nil when it left none.
 func (p *preparation) building() <-chan struct{} {
-	for _, b := range []*build{p.unique, p.work} {
+	for _, b := range []*build{p.unique, p.work, p.lists} {
 		if b.underWay() {
 			return b.done
 		}

@@ -46,6 +46,9 @@ type Options struct {
 	MaxClockSkew time.Duration
 	// AllowWeakWriteConcern takes a URI whose write concern is weaker than a journaled majority; it is refused otherwise.
 	AllowWeakWriteConcern bool
+	// PausesEvery is how often the store reads which claims are paused; at most twice as long after that is known, it is so here.
+	// 0: once a second.
+	PausesEvery time.Duration
 	// Now replaces the database's clock, NewPause the pauses between the tries of an operation, and Dialer how servers are
 	// connected to. They are for tests.
 	Now      func() time.Time
@@ -64,6 +67,9 @@ func (o *Options) settle() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.PausesEvery == 0 {
+		o.PausesEvery = pausesEvery
 	}
 	if o.NewPause == nil {
 		o.NewPause = defaultPause

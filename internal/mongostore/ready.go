@@ -61,9 +61,9 @@ type preparation struct {
 	// good is when the latest look began that found all in order, and was is what it found.
 	good time.Time
 	was  collection
-	// unique and work make the indexes; nil until it is begun.
-	unique, work *build
-	builds       sync.WaitGroup
+	// unique, work and lists make the indexes; nil until it is begun.
+	unique, work, lists *build
+	builds              sync.WaitGroup
 	// blind is set once it was said that a build of the unique index may go unseen, hintless once the server was found to
 	// take no hint.
 	blind, hintless bool
@@ -102,7 +102,7 @@ func (s *Store) maintain(ctx context.Context) {
 		} else {
 			wait = pause.NextBackOff()
 		}
-		if s.workUnready.Load() != nil {
+		if s.workUnready.Load() != nil || s.listsUnready.Load() != nil {
 			wait = min(wait, workPause)
 		}
 		select {
@@ -251,6 +251,7 @@ func (p *preparation) look(suspect bool) error {
 	}
 	p.good, p.was = began, found
 	p.ensureWork(&found)
+	p.ensureLists(&found)
 	return nil
 }
 

@@ -17,7 +17,15 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	t := s.newTries(ctx)
 	for claims := 0; ; claims++ {
 		v := job.Decide(&g.record.Record, d, s.now())
-		if claims == maxClaims || !v.Claim || !s.free(&g.record.Work) {
+		claim := claims < maxClaims && v.Claim && s.free(&g.record.Work)
+		if claim {
+			paused, err := s.inForce(ctx)
+			if err != nil {
+				return job.Outcome{Err: fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, err)} // it is recorded
+			}
+			claim = !job.Paused(paused, g.jobID)
+		}
+		if !claim {
 			if t.unknown && v.Disposition == job.Pending { // a claim may yet be applied
 				return job.Outcome{Err: t.err()}
 			}

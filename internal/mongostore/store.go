@@ -34,7 +34,9 @@ type Store struct {
 	coll   *mongo.Collection
 	linear *mongo.Collection // the same, read by confirm
 	local  *mongo.Collection // the same, read for what may be claimed
-	hosts  string
+	// expected holds the webhooks that are to come, pausedJobs the pauses of claims.
+	expected, pausedJobs *mongo.Collection
+	hosts                string
 
 	// tls and direct are true when the URI asks for it.
 	tls, direct bool
@@ -47,6 +49,10 @@ type Store struct {
 	ready   chan struct{} // closed when it is prepared for the first time
 	// workUnready is why work cannot be claimed; nil once it can.
 	workUnready atomic.Pointer[error]
+	// listsUnready is why jobs cannot be listed, nor what is overdue claimed; nil once they can.
+	listsUnready atomic.Pointer[error]
+	// pauses are those that were read last.
+	pauses atomic.Pointer[pauses]
 	// hint names the unique index, for every upsert to send; nil when the server takes none. It stays when the index is lost,
 	// so that what is under way fails.
 	hint   atomic.Pointer[string]
@@ -75,6 +81,12 @@ type Store struct {
 	strange map[int]time.Time
 }
 
+// What the names of the collections beside that of the jobs end in.
+const (
+	expectationsSuffix = "_expectations"
+	pausesSuffix       = "_claim_pauses"
+)
+
 // errPreparing is the state before anything is known.
 var errPreparing = errors.New("the database has not answered yet")
 
@@ -98,6 +110,7 @@ func Open(opts Options) (*Store, error) {
 	s.doubts.wake = make(chan struct{}, 1)
 	s.unready.Store(&errPreparing)
 	s.workUnready.Store(&errPreparing)
+	s.listsUnready.Store(&errPreparing)
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	if !isSRV(opts.URI) {
@@ -117,12 +130,15 @@ func (s *Store) connect(ctx context.Context, co *options.ClientOptions) error {
 		return fmt.Errorf("MongoDB URI: %w", err)
 	}
 	s.client = client
-	s.coll = client.Database(s.opts.Database).Collection(s.opts.Collection,
-		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
+	read := options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
+	db := client.Database(s.opts.Database)
+	s.coll = db.Collection(s.opts.Collection, read)
 	s.linear = linearCollection(s.coll)
 	s.local = s.coll.Clone(options.Collection().SetReadConcern(readconcern.Local()))
+	s.expected, s.pausedJobs = db.Collection(s.opts.Collection+expectationsSuffix, read), db.Collection(s.opts.Collection+pausesSuffix, read)
 	s.keeping.Go(func() { s.keepTime(ctx) })
 	s.keeping.Go(func() { s.keepWork(ctx) })
+	s.keeping.Go(func() { s.keepPauses(ctx) })
 	return nil
 }
 

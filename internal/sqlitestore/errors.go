@@ -50,7 +50,8 @@ func ofJob(jobID string, err error) error {
 
 // answer tells whether err is one that the domain gives: it comes out as it is.
 func answer(err error) bool {
-	return errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrLeaseLost) || errors.Is(err, job.ErrRecordUnusable)
+	return errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrLeaseLost) || errors.Is(err, job.ErrRecordUnusable) ||
+		errors.Is(err, job.ErrWrongState) || errors.Is(err, job.ErrNoExpectation)
 }
 
 // outage tells whether err, of a transaction that was taken back, may be gone when the call is repeated: the disk, the

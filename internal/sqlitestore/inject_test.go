@@ -138,8 +138,8 @@ func TestFailedWriteGoesOn(t *testing.T) {
 		when    string
 		refused bool // what was asked again was not
 	}{
-		{fault{"pwrite64", "ENOSPC", 0, true}, "80..82", true},
-		{fault{"pread64", "EIO", 0, true}, "90..92", false},
+		{fault{"pwrite64", "ENOSPC", 0, true}, "105..107", true},
+		{fault{"pread64", "EIO", 0, true}, "115..117", false},
 	} {
 		t.Run(c.call+" "+c.errno, func(t *testing.T) {
 			l := c.run(t, 1, c.when, false)
@@ -154,7 +154,7 @@ func TestFailedWriteGoesOn(t *testing.T) {
 func TestIOErrorsFindsLies(t *testing.T) {
 	f := fault{"pwrite64", "ENOSPC", 0, true}
 	dir := t.TempDir()
-	said := f.inject(t, writer{dir: dir, seed: 1, sessions: 1, calls: 40, pragmas: littleMemory}, "100+")
+	said := f.inject(t, writer{dir: dir, seed: 1, sessions: 1, calls: 40, pragmas: littleMemory}, "130+")
 	for _, c := range []struct{ from, to, want string }{
 		{"unavailable ", "ok ", "lost"},
 		{"\nok record", "\nunavailable record", "can have been written"},

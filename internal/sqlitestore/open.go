@@ -193,6 +193,9 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	if err := s.prepare(ctx, pragmas); err != nil {
 		return err
 	}
+	if s.pauses, err = readPauses(ctx, s.writer); err != nil {
+		return describe(err)
+	}
 	log, err := os.Open(s.logPath())
 	if err != nil {
 		return err

@@ -32,17 +32,7 @@ func TestClaimsUseTheDueIndex(t *testing.T) {
 	} {
 		args := []any{1, 1, "1", "1"}[:map[string]int{dueQuery: 2, longestDueQuery: 2, dueUnderQuery: 4, dueTooFarQuery: 3, unclaimableQuery: 2,
 			ofClaimCallQuery: 4, byIDQuery: 1}[query]]
-		rows, err := s.readerDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
-		testenv.Must(t, err)
-		var plan []string
-		for rows.Next() {
-			var id, parent, unused int
-			var detail string
-			testenv.Must(t, rows.Scan(&id, &parent, &unused, &detail))
-			plan = append(plan, detail)
-		}
-		testenv.Must(t, rows.Close())
-		got := strings.Join(plan, "\n")
+		got := planOf(t, s, query, args)
 		if !strings.HasPrefix(got, want) || strings.Contains(got, "SCAN jobs") || strings.Contains(got, "TEMP B-TREE FOR ORDER BY") && query != ofClaimCallQuery {
 			t.Errorf("%s\nis planned as\n%s\nwant %s", query, got, want)
 		}
@@ -91,4 +81,61 @@ func TestClaimUnderAPrefixLooksAtItsGroup(t *testing.T) {
 			t.Errorf("a claim of %d under %q got %d, %v, and looked at %d rows", c.most, c.prefix, len(got), err, n)
 		}
 	}
+}
+
+// TestListsUseTheIndexes shows that each list and count goes along one index, and sorts nothing.
+func TestListsUseTheIndexes(t *testing.T) {
+	s, err := Open(t.Context(), t.TempDir(), Options{})
+	testenv.Must(t, err)
+	defer func() { testenv.OK(t, s.Close()) }()
+	after, at := job.Place{Seen: 1, JobID: "a"}, time.UnixMilli(1)
+	type plan struct {
+		query string
+		args  []any
+		want  string
+	}
+	plans := []plan{
+		{passing(dueQuery, 3), []any{1, 1, 1}, "jobs_due (work_due>? AND work_due<?)"},
+		{passing(dueUnderQuery, 5), []any{1, 1, "a", "a", 1}, "jobs_due_under (work_group=? AND work_due>? AND work_due<?)"},
+		{countStateQuery, []any{"dead", 1}, "jobs_state (work_state=?)"},
+		{countConflictsQuery, []any{1}, "INDEX jobs_conflict"},
+		{countUntrackedQuery, []any{1}, "jobs_seen"},
+		{dueExpectationsQuery, []any{1, 1}, "expectations_due (due>? AND due<?)"},
+		{countOverdueQuery, []any{1, 1}, "expectations_overdue (overdue<?)"},
+	}
+	for _, c := range []struct {
+		q    job.ListQuery
+		want string
+	}{
+		{job.ListQuery{}, "jobs_seen"},
+		{job.ListQuery{After: after}, "jobs_seen ((first_seen,job_id)<(?,?))"},
+		{job.ListQuery{Order: job.OldestFirst, After: after}, "jobs_seen ((first_seen,job_id)>(?,?))"},
+		{job.ListQuery{Filter: job.Filter{State: job.StateDead}, After: after}, "jobs_state (work_state=? AND (first_seen,job_id)<(?,?))"},
+		{job.ListQuery{Filter: job.Filter{State: job.StateDead, SeenFrom: at, SeenBefore: at}}, "jobs_state (work_state=? AND first_seen>? AND first_seen<?)"},
+		{job.ListQuery{Filter: job.Filter{Conflicts: true, State: job.StateDead}, After: after}, "jobs_conflict ((first_seen,job_id)<(?,?))"},
+		{job.ListQuery{Order: job.ByID, Filter: job.Filter{Prefix: "a"}, After: after}, "sqlite_autoindex_jobs_1 (job_id>?)"},
+	} {
+		query, args := listQuery(&c.q)
+		plans = append(plans, plan{query, args, c.want})
+	}
+	for _, p := range plans {
+		if got := planOf(t, s, p.query, p.args); !strings.Contains(got, p.want) || strings.Contains(got, "TEMP B-TREE") {
+			t.Errorf("%s\nis planned as\n%s\nwant %s", p.query, got, p.want)
+		}
+	}
+}
+
+func planOf(t *testing.T, s *Store, query string, args []any) string {
+	t.Helper()
+	rows, err := s.readerDB.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, args...)
+	testenv.Must(t, err)
+	defer rows.Close()
+	var plan []string
+	for rows.Next() {
+		var id, parent, unused int
+		var detail string
+		testenv.Must(t, rows.Scan(&id, &parent, &unused, &detail))
+		plan = append(plan, detail)
+	}
+	return strings.Join(plan, "\n")
 }

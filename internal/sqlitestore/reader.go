@@ -71,6 +71,27 @@ func (r *Reader) All(ctx context.Context) iter.Seq2[job.Record, error] {
 	}
 }
 
+// Expectations are all of them, in the order of their jobs' ids.
+func (r *Reader) Expectations(ctx context.Context) (all []job.Expectation, err error) {
+	if r.schema < 3 {
+		return nil, nil
+	}
+	err = eachExpectation(ctx, r.db, func(e *job.Expectation) bool {
+		all = append(all, *e)
+		return true
+	}, allExpectationsQuery)
+	return all, describe(err)
+}
+
+// Pauses are all of them, in the order of their prefixes.
+func (r *Reader) Pauses(ctx context.Context) ([]job.Pause, error) {
+	if r.schema < 3 {
+		return nil, nil
+	}
+	pauses, err := readPauses(ctx, r.db)
+	return pauses, describe(err)
+}
+
 // querier is a pool of connections or one of them.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

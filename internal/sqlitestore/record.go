@@ -104,7 +104,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 // decide decides a delivery on the record, and lets it claim the work, within a transaction.
 func (s *Store) decide(r *row, d *job.Delivery, now time.Time) (job.Verdict, error) {
 	v := job.Decide(&r.Record, d, now)
-	if v.Claim {
+	if v.Claim && !job.Paused(s.pauses, d.JobID) {
 		if err := s.saveWork(r, r.Work.Claim(d.Grant(s.maxAttempts), now)); err != nil {
 			return v, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,12 @@ type Store struct {
 	logFile *os.File
 	marked  salts
 
+	// pauses are those in force; only the writer uses them. newPauses are those that the transaction under way makes, and
+	// passed is what work that is due before then, in milliseconds, is paused.
+	pauses    []job.Pause
+	newPauses *[]job.Pause
+	passed    int64
+
 	// leftAlone are the jobs that claims have passed over; only the writer uses it. unclaimable was counted last.
 	leftAlone   map[string]bool
 	unclaimable atomic.Int64
@@ -71,6 +78,10 @@ type statements struct {
 	workOf, body, saveWork, complete    *sql.Stmt
 	record                              *sql.Stmt
 	due, dueUnder, ofClaimCall          *sql.Stmt
+	duePassing, dueUnderPassing         *sql.Stmt
+	remove, dropExpectation             *sql.Stmt
+	dropConflict, dropBody              *sql.Stmt
+	dropLargeBody                       *sql.Stmt
 }
 
 const recordColumns = `id, job_id, event, status, fingerprint, request_id, caller, source, content_type, traceparent, payload_omitted,
@@ -100,6 +111,12 @@ const (
 		AND work_due > ?2 AND substr(job_id, 1, length(?3)) = ?3 AND (?4 = '' OR work_caller IS NULL OR work_caller = ?4)
 		ORDER BY work_due`
 )
+
+// passing is the query for due work that passes over what is paused, and over what is due before its n-th argument.
+func passing(dueQuery string, n int) string {
+	return strings.Replace(dueQuery, " ORDER BY", fmt.Sprintf(` AND work_due >= ?%d
+		AND NOT EXISTS (SELECT 1 FROM claim_pauses WHERE substr(jobs.job_id, 1, length(prefix)) = prefix) ORDER BY`, n), 1)
+}
 
 func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 	// The writer must not be cut short by the end of a context: its statements run without one.
@@ -145,7 +162,14 @@ func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {
 			WHERE job_id = ? AND work_state = 'leased' AND work_token = ?`},
 		{s.writer, &s.write.due, dueQuery},
 		{s.writer, &s.write.dueUnder, dueUnderQuery},
+		{s.writer, &s.write.duePassing, passing(dueQuery, 3)},
+		{s.writer, &s.write.dueUnderPassing, passing(dueUnderQuery, 5)},
 		{s.writer, &s.write.ofClaimCall, ofClaimCallQuery},
+		{s.writer, &s.write.remove, "DELETE FROM jobs WHERE job_id = ?"},
+		{s.writer, &s.write.dropExpectation, "DELETE FROM expectations WHERE job_id = ?"},
+		{s.writer, &s.write.dropConflict, "UPDATE jobs SET conflict_kind = NULL, conflict_event = NULL, conflict_status = NULL, conflict_time = NULL WHERE id = ?"},
+		{s.writer, &s.write.dropBody, "UPDATE jobs SET payload_dropped = ?, text = NULL, bytes = NULL WHERE id = ?"},
+		{s.writer, &s.write.dropLargeBody, "DELETE FROM large_bodies WHERE id = ?"},
 		{s.readerDB, &s.read.basic, byIDQuery},
 		{s.readerDB, &s.read.full, "SELECT " + recordColumns + `,
 			coalesce(jobs.text, large_bodies.text), coalesce(jobs.bytes, large_bodies.bytes)

@@ -35,11 +35,14 @@ func (s *Store) updateAlone(ctx context.Context, f func(now time.Time) error) ([
 		return nil, fmt.Errorf("%w: %w", job.ErrUnavailable, err)
 	}
 	err := s.twice(func() error {
-		s.changes = s.changes[:0]
+		s.changes, s.newPauses = s.changes[:0], nil
 		return s.transact(func() error { return f(s.now()) })
 	})
 	if err != nil {
 		return nil, err
+	}
+	if s.newPauses != nil {
+		s.pauses, s.passed = *s.newPauses, 0
 	}
 	return slices.Clone(s.changes), nil
 }

@@ -125,11 +125,34 @@ func (v *Verification) look(ctx context.Context, conn *sql.Conn, schema int, pro
 	if err != nil {
 		return err
 	}
+	if schema >= 3 {
+		if err := v.beside(ctx, conn); err != nil {
+			return err
+		}
+	}
 	var stray int64
 	err = conn.QueryRowContext(ctx, `SELECT count(*) FROM large_bodies LEFT JOIN jobs USING (id)
 		WHERE job_id IS NULL OR body_kind = 0 OR jobs.text IS NOT NULL OR jobs.bytes IS NOT NULL`).Scan(&stray)
 	if stray > 0 {
 		v.find("%d bodies belong to no job", stray)
+	}
+	return describe(err)
+}
+
+// beside looks at what stands beside the jobs.
+func (v *Verification) beside(ctx context.Context, conn *sql.Conn) error {
+	err := eachExpectation(ctx, conn, func(e *job.Expectation) bool {
+		for _, fault := range e.Faults() {
+			v.find("the expectation of job %q: %s", e.JobID, fault)
+		}
+		return true
+	}, allExpectationsQuery)
+	if err != nil {
+		return describe(err)
+	}
+	pauses, err := readPauses(ctx, conn)
+	if len(pauses) > job.MaxPauses {
+		v.find("there are %d pauses; the limit is %d", len(pauses), job.MaxPauses)
 	}
 	return describe(err)
 }

@@ -111,7 +111,7 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 	bytes, unfit := 0, make(map[int64]bool)
 	for more := true; more && len(claimed) < req.Max; {
 		more = false
-		due, err := s.rows(query, req.Max-len(claimed), unfit, append([]any{now.UnixMilli(), events}, under...)...)
+		due, err := s.due(query, req.Max-len(claimed), unfit, append([]any{now.UnixMilli(), events}, under...)...)
 		if err != nil {
 			return nil, err
 		}
@@ -140,6 +140,28 @@ func (s *Store) claimDue(req job.ClaimRequest, now time.Time) ([]job.Claimed, er
 		}
 	}
 	return claimed, nil
+}
+
+// due reads what a query finds due that is not paused. What was found paused in front of it is not looked at again until the pauses change:
+// whatever becomes due later is due at a later time.
+func (s *Store) due(query *sql.Stmt, most int, without map[int64]bool, args ...any) ([]row, error) {
+	switch {
+	case len(s.pauses) == 0:
+		return s.rows(query, most, without, args...)
+	case s.pauses[0].Prefix == "":
+		return nil, nil
+	}
+	query, all := s.write.dueUnderPassing, false
+	if len(args) == 2 {
+		query, all = s.write.duePassing, args[1] == nil && len(without) == 0
+	}
+	due, err := s.rows(query, most, without, append(args, s.passed)...)
+	if err == nil && all {
+		if s.passed = args[0].(int64); len(due) > 0 {
+			s.passed = due[0].Work.Due.UnixMilli()
+		}
+	}
+	return due, err
 }
 
 // Unclaim implements [job.Store].

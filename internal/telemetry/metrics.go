@@ -33,6 +33,7 @@ type Metrics struct {
 	workJobs      *prometheus.CounterVec
 	workFailures  *prometheus.CounterVec
 	died          prometheus.Counter
+	givenUp       prometheus.Counter
 	refused       *prometheus.CounterVec
 	lineWait      prometheus.Histogram
 	batchSize     prometheus.Histogram
@@ -65,6 +66,9 @@ func NewMetrics(b Build) *Metrics {
 		workFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_work_failures_total", Help: "Calls about work answered with an error, by its reason.",
 		}, []string{"reason"}),
+		givenUp: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "jobonce_expectations_given_up_total", Help: "Webhooks that never came and are waited for no longer.",
+		}),
 		died: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "jobonce_dead_jobs_total", Help: "Jobs whose work was given up, or whose attempts were used up.",
 		}),
@@ -118,7 +122,7 @@ func NewMetrics(b Build) *Metrics {
 	for _, field := range []string{"event", "status", "traceparent"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -169,6 +173,9 @@ func (m *Metrics) Waited(took time.Duration) { m.lineWait.Observe(took.Seconds()
 
 // Died counts a job whose work was given up.
 func (m *Metrics) Died() { m.died.Inc() }
+
+// GivenUp counts a webhook that never came and is waited for no longer.
+func (m *Metrics) GivenUp() { m.givenUp.Inc() }
 
 // Written counts a write to the store.
 func (m *Metrics) Written(deliveries int, took time.Duration) {
@@ -245,6 +252,19 @@ func (m *Metrics) WatchClaims(leases func() (tried, won int64)) {
 	m.counter("jobonce_claim_leases_won_total", "Those of them that they got; the others went to other instances.", func() float64 {
 		_, won := leases()
 		return float64(won)
+	})
+}
+
+// WatchOverdue shows how many webhooks are overdue, as asked with every scrape. It may be called once.
+func (m *Metrics) WatchOverdue(count func(context.Context) (int64, error)) {
+	m.gauge("jobonce_expectations_overdue", "Webhooks that are overdue and not given up.", func() float64 {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		n, err := count(ctx)
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(n)
 	})
 }
 

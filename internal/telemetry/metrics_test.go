@@ -34,6 +34,7 @@ func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	m.WatchQueue(func() (int64, int64) { return 3, 4096 }, func() int64 { return 5 })
 	m.WatchLine(func() int { return 3 })
 	m.WatchUnclaimable(func() int64 { return 3 })
+	m.WatchOverdue(func(context.Context) (int64, error) { return 4, nil })
 	m.WatchCertificate(func() time.Time { return time.Unix(1, 0) })
 	m.WatchCallers(func() map[string]time.Time { return map[string]time.Time{"a": time.Unix(1, 0)} })
 	m.WatchClaims(func() (int64, int64) { return 7, 6 })

@@ -109,7 +109,8 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 	}
 	for i := range stores {
 		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI(), Dialer: w.db.Dialer(i), Now: w.clock.Now, MaxAttempts: storetest.MaxAttempts,
-			NewPause: func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
+			PausesEvery: time.Hour,
+			NewPause:    func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,3 +14,33 @@ ALTER TABLE jobs ADD COLUMN work_caller TEXT;
 ALTER TABLE jobs ADD COLUMN work_group TEXT GENERATED ALWAYS AS (substr(job_id, 1, max(instr(job_id, ':') - 1, 0))) VIRTUAL;
 -- Work that can be claimed, now or later, for claims with a prefix.
 CREATE INDEX jobs_due_under ON jobs (work_group, work_due) WHERE work_state IN ('queued', 'leased');
+
+-- The lists of jobs, by when they were first seen: of all, of those whose work is followed by its state, and of those in
+-- conflict.
+CREATE INDEX jobs_seen ON jobs (first_seen, job_id);
+CREATE INDEX jobs_state ON jobs (work_state, first_seen, job_id) WHERE work_state <> 'untracked';
+CREATE INDEX jobs_conflict ON jobs (first_seen, job_id) WHERE conflicts > 0;
+
+-- Webhooks that are to come. Recording deliveries does not touch them.
+CREATE TABLE expectations (
+  job_id     TEXT    NOT NULL PRIMARY KEY,
+  status_url TEXT    NOT NULL,
+  created    INTEGER NOT NULL,
+  overdue    INTEGER NOT NULL,
+  give_up    INTEGER NOT NULL,
+  due        INTEGER,                     -- when it is looked at next; NULL once it was given up
+  leased     INTEGER NOT NULL,            -- 1 while a poller has it, until it is due
+  token      TEXT,                        -- the latest poller's
+  polls      INTEGER NOT NULL,
+  error      TEXT,
+  given_up   INTEGER                      -- when it was given up
+) STRICT;
+CREATE INDEX expectations_due ON expectations (due) WHERE due IS NOT NULL;
+CREATE INDEX expectations_overdue ON expectations (overdue) WHERE given_up IS NULL;
+
+-- Prefixes of ids of jobs whose work is not to be claimed.
+CREATE TABLE claim_pauses (
+  prefix TEXT    NOT NULL PRIMARY KEY,
+  since  INTEGER NOT NULL,
+  reason TEXT    NOT NULL
+) STRICT;

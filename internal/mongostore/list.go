@@ -1,0 +1,191 @@
+package mongostore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/job"
+)
+
+// List implements [job.Store]. Each order and filter goes along one index, by keys that stay as they are while a document is
+// there.
+func (s *Store) List(ctx context.Context, q job.ListQuery) (job.Page, error) {
+	done, err := s.beginAdmin(ctx)
+	if err != nil {
+		return job.Page{}, err
+	}
+	defer done()
+	pager := job.NewPager(&q)
+	filter, sort := listFilter(&q)
+	more := true
+	f := s.each(ctx, s.coll, filter, options.Find().SetSort(sort).SetLimit(int64(pager.Limit())).SetProjection(listed), func(doc bson.Raw) bool {
+		r, err := decode(doc, false)
+		if id := r.JobID; q.Order == job.ByID && !strings.HasPrefix(id, q.Prefix) {
+			return false
+		}
+		if more = pager.Room(); !more {
+			return false
+		}
+		if at := job.PlaceOf(&r.Record); err != nil {
+			pager.Add(at, nil)
+		} else {
+			pager.Add(at, &r.Record)
+		}
+		return true
+	})
+	if f != nil {
+		return job.Page{}, s.readError(ctx, f)
+	}
+	return pager.Page(), nil
+}
+
+// beginAdmin is begin for a call that needs the indexes of lists.
+func (s *Store) beginAdmin(ctx context.Context) (done func(), err error) {
+	if done, err = s.begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.listsUnready.Load(); err != nil {
+		done()
+		return nil, fmt.Errorf("%w: %w", job.ErrUnready, *err)
+	}
+	return done, nil
+}
+
+// readError is the error of a read that failed.
+func (s *Store) readError(ctx context.Context, f *failure) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w: %v", job.ErrUnavailable, ctx.Err(), s.explain(f))
+	}
+	return fmt.Errorf("%w: %v", job.ErrUnavailable, s.explain(f))
+}
+
+// listed leaves out what a list does not have.
+var listed = append(append(bson.D{}, withoutBody...), bson.E{Key: inWork(workResult), Value: 0})
+
+// earliest is before every time that is stored, and of their type: documents without such a time are not in orders by time.
+var earliest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// listFilter is the query for a page: what an index finds, from behind the page before on. The rest is the pager's.
+func listFilter(q *job.ListQuery) (filter, sort bson.D) {
+	text := bson.E{Key: "$type", Value: "string"}
+	if q.Order == job.ByID {
+		ids := bson.D{text, {Key: "$gte", Value: q.Prefix}}
+		if q.After.JobID != "" {
+			ids = bson.D{text, {Key: "$gt", Value: q.After.JobID}}
+		}
+		return bson.D{{Key: fieldJobID, Value: ids}}, bson.D{{Key: fieldJobID, Value: 1}}
+	}
+	direction, bound, beyond := -1, "$lte", "$lt"
+	if q.Order == job.OldestFirst {
+		direction, bound, beyond = 1, "$gte", "$gt"
+	}
+	from := earliest
+	if !q.SeenFrom.IsZero() {
+		from = q.SeenFrom
+	}
+	seen := bson.D{{Key: "$gte", Value: from}}
+	if !q.SeenBefore.IsZero() {
+		seen = append(seen, bson.E{Key: "$lt", Value: q.SeenBefore})
+	}
+	ids := bson.D{text}
+	switch {
+	case q.Conflicts:
+		filter = bson.D{{Key: fieldConflicts, Value: bson.D{{Key: "$exists", Value: true}}}}
+	case q.State != job.StateUnknown && q.State != job.StateUntracked:
+		filter = bson.D{{Key: inWork(workState), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: q.State.String()}}}}
+	}
+	filter = append(filter, bson.E{Key: fieldFirstSeen, Value: seen}, bson.E{Key: fieldJobID, Value: ids})
+	if q.After != (job.Place{}) {
+		at := time.UnixMilli(q.After.Seen).UTC()
+		filter = append(filter, bson.E{Key: "$and", Value: bson.A{
+			bson.D{{Key: fieldFirstSeen, Value: bson.D{{Key: bound, Value: at}}}}, // which bounds the index
+			bson.D{{Key: "$or", Value: bson.A{
+				bson.D{{Key: fieldFirstSeen, Value: bson.D{{Key: beyond, Value: at}}}},
+				bson.D{{Key: fieldJobID, Value: bson.D{{Key: beyond, Value: q.After.JobID}}}},
+			}}},
+		}})
+	}
+	return filter, bson.D{{Key: fieldFirstSeen, Value: direction}, {Key: fieldJobID, Value: direction}}
+}
+
+// Count implements [job.Store].
+func (s *Store) Count(ctx context.Context) (c job.Counts, err error) {
+	done, err := s.beginAdmin(ctx)
+	if err != nil {
+		return c, err
+	}
+	defer done()
+	c.States = make(map[job.WorkState]job.Count)
+	for _, state := range job.TrackedStates {
+		filter, _ := listFilter(&job.ListQuery{Filter: job.Filter{State: state}})
+		if c.States[state], err = s.countAlong(ctx, filter); err != nil {
+			return c, err
+		}
+	}
+	filter, _ := listFilter(&job.ListQuery{Filter: job.Filter{Conflicts: true}})
+	if c.Conflicts, err = s.countAlong(ctx, filter); err != nil {
+		return c, err
+	}
+	filter, sort := listFilter(&job.ListQuery{})
+	among := mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$sort", Value: sort}}, {{Key: "$limit", Value: job.MaxCountExamined}}}
+	examined, err := s.count(ctx, among)
+	if err != nil {
+		return c, err
+	}
+	n, err := s.count(ctx, append(among, bson.D{{Key: "$match", Value: bson.D{{Key: fieldWork, Value: bson.D{{Key: "$exists", Value: false}}}}}}))
+	if err != nil {
+		return c, err
+	}
+	untracked := job.CountOf(n)
+	untracked.More = untracked.More || examined == job.MaxCountExamined
+	c.States[job.StateUntracked] = untracked
+	return c, nil
+}
+
+func (s *Store) countAlong(ctx context.Context, filter bson.D) (job.Count, error) {
+	n, err := s.count(ctx, mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$limit", Value: job.MaxCount + 1}}})
+	return job.CountOf(n), err
+}
+
+// count is how many documents a pipeline gives.
+func (s *Store) count(ctx context.Context, pipeline mongo.Pipeline) (int64, error) {
+	return s.countIn(ctx, s.coll, pipeline)
+}
+
+func (s *Store) countIn(ctx context.Context, coll *mongo.Collection, pipeline mongo.Pipeline) (int64, error) {
+	tracked, sent := track(ctx)
+	cursor, err := coll.Aggregate(tracked, append(pipeline, bson.D{{Key: "$count", Value: "n"}}))
+	var counted []struct{ N int64 }
+	if err == nil {
+		err = cursor.All(tracked, &counted)
+	}
+	if err != nil {
+		return 0, s.readError(ctx, readFailed(err, sent))
+	}
+	if len(counted) == 0 {
+		return 0, nil
+	}
+	return counted[0].N, nil
+}
+
+// behind is the first text behind all that begin with the prefix, which is not empty; "" when there is none.
+func behind(prefix string) string {
+	for prefix != "" {
+		r, n := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-n]
+		if r == 0xd7ff { // before the surrogates, which no text has
+			return prefix + "\ue000"
+		}
+		if r < utf8.MaxRune {
+			return prefix + string(r+1)
+		}
+	}
+	return ""
+}

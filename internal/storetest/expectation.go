@@ -1,0 +1,274 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+const (
+	overdueAfter = time.Minute
+	giveUpAfter  = time.Hour
+)
+
+func expect(t *testing.T, s job.Store, id string) (job.Expectation, bool) {
+	t.Helper()
+	overdue, giveUp := overdueAfter, giveUpAfter
+	req, err := job.NewExpectRequest(id, "https://provider.example/jobs/"+id, &overdue, &giveUp)
+	testenv.Must(t, err)
+	e, recorded, err := s.Expect(t.Context(), req)
+	testenv.Must(t, err)
+	return e, recorded
+}
+
+func claimOverdue(t *testing.T, s job.Store, most int) job.Overdue {
+	t.Helper()
+	o, err := s.ClaimOverdue(t.Context(), job.OverdueRequest{Max: most, Lease: lease})
+	testenv.Must(t, err)
+	return o
+}
+
+func listed(t *testing.T, s job.Store, which job.ExpectationFilter) (ids []string) {
+	t.Helper()
+	for after := ""; ; {
+		page, next, err := s.ListExpectations(t.Context(), which, after, 3)
+		testenv.Must(t, err)
+		for _, e := range page {
+			ids = append(ids, e.JobID)
+		}
+		if next == "" {
+			return ids
+		}
+		after = next
+	}
+}
+
+func expectations(t *testing.T, e Env) {
+	began := job.Millis(e.Clock.Now())
+	kept, recorded := expect(t, e.Store, "a")
+	want := job.Expectation{JobID: "a", StatusURL: "https://provider.example/jobs/a", Created: began, Overdue: began.Add(overdueAfter),
+		Due: began.Add(overdueAfter), GiveUp: began.Add(giveUpAfter)}
+	if recorded || kept != want {
+		t.Errorf("got %+v, recorded %t; want %+v", kept, recorded, want)
+	}
+	e.Clock.Advance(time.Second)
+	if again, _ := expect(t, e.Store, "a"); again != want { // its answer was lost
+		t.Errorf("repeated: %+v", again)
+	}
+	record(t, e.Store, input("b", "r"))
+	if _, recorded := expect(t, e.Store, "b"); !recorded {
+		t.Error("b is recorded")
+	}
+	if got := listed(t, e.Store, job.AllExpectations); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("listed %v", got)
+	}
+	if got := claimOverdue(t, e.Store, 10); len(got.Jobs) > 0 {
+		t.Errorf("claimed %+v before it is overdue", got)
+	}
+	e.Clock.Advance(overdueAfter)
+	if n, err := e.Store.CountOverdue(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d are overdue, %v", n, err)
+	}
+	got := claimOverdue(t, e.Store, 10)
+	if len(got.Jobs) != 1 || got.Jobs[0].Token == "" || !got.Jobs[0].Leased || !got.Jobs[0].Due.Equal(job.Millis(e.Clock.Now().Add(lease))) {
+		t.Fatalf("claimed %+v", got)
+	}
+	if other := claimOverdue(t, e.Store, 10); len(other.Jobs) > 0 {
+		t.Errorf("claimed %+v twice", other)
+	}
+	first := got.Jobs[0].Token
+	e.Clock.Advance(2 * lease) // the poller is dead
+	second := claimOverdue(t, e.Store, 10).Jobs[0].Token
+	report := func(token string, next *time.Duration) (job.Expectation, bool, error) {
+		return e.Store.ReportPoll(t.Context(), job.PollReport{JobID: "a", Token: token, Next: next, Error: "503", Jitter: 0.5})
+	}
+	lost(t, "ReportPoll", func() error { _, _, err := report(first, nil); return err })
+	lost(t, "ReportPoll", func() error { _, _, err := report("", nil); return err })
+	for i, delay := range []time.Duration{15 * time.Second, 22500 * time.Millisecond, 33750 * time.Millisecond} {
+		x, recorded, err := report(second, nil)
+		if err != nil || recorded || x.Leased || x.Polls != int32(i+1) || x.Error != "503" || !x.Due.Equal(job.Millis(e.Clock.Now().Add(delay))) {
+			t.Fatalf("report %d: %+v, %t, %v; want due after %v", i, x, recorded, err, delay)
+		}
+		e.Clock.Advance(time.Second)
+		if again, _, err := report(second, nil); err != nil || again != x {
+			t.Errorf("repeated: %+v, %v", again, err)
+		}
+		e.Clock.Advance(delay - 2*time.Second)
+		if early := claimOverdue(t, e.Store, 1); len(early.Jobs) > 0 {
+			t.Errorf("claimed %+v early", early)
+		}
+		e.Clock.Advance(time.Second)
+		second = claimOverdue(t, e.Store, 1).Jobs[0].Token
+	}
+	hour := time.Hour // beyond the time at which it is given up
+	if x, _, err := report(second, &hour); err != nil || !x.Due.Equal(x.GiveUp) {
+		t.Errorf("%+v, %v", x, err)
+	}
+	e.Clock.Advance(time.Hour)
+	given := claimOverdue(t, e.Store, 10)
+	if len(given.Jobs) > 0 || len(given.GivenUp) != 1 || given.GivenUp[0].JobID != "a" || given.GivenUp[0].GivenUp.IsZero() || !given.GivenUp[0].Due.IsZero() {
+		t.Errorf("given up: %+v", given)
+	}
+	e.Clock.Advance(time.Hour)
+	if more := claimOverdue(t, e.Store, 10); len(more.Jobs)+len(more.GivenUp) > 0 {
+		t.Errorf("after that: %+v", more)
+	}
+	if got := listed(t, e.Store, job.GivenUpExpectations); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("given up: %v", got)
+	}
+	if n, err := e.Store.CountOverdue(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d are overdue, %v", n, err)
+	}
+	testenv.Must(t, e.Store.CancelExpectation(t.Context(), "a"))
+	if err := e.Store.CancelExpectation(t.Context(), "a"); !errors.Is(err, job.ErrNoExpectation) {
+		t.Errorf("cancelled again: %v", err)
+	}
+	if _, _, err := report(second, nil); !errors.Is(err, job.ErrNoExpectation) {
+		t.Errorf("reported after that: %v", err)
+	}
+}
+
+// overdueInParts: what is due is handed out oldest first, in parts, and what is recorded is taken away.
+func overdueInParts(t *testing.T, e Env) {
+	var ids []string
+	for i := range 12 {
+		id := fmt.Sprintf("job-%02d", i*5%12)
+		expect(t, e.Store, id)
+		e.Clock.Advance(time.Second)
+		if i%3 == 0 {
+			record(t, e.Store, input(id, "r"))
+		} else {
+			ids = append(ids, id)
+		}
+	}
+	if got := listed(t, e.Store, job.AllExpectations); len(got) != 12 || !slices.IsSorted(got) {
+		t.Errorf("recording touched them: %v", got)
+	}
+	e.Clock.Advance(overdueAfter)
+	if got := listed(t, e.Store, job.OverdueExpectations); len(got) != 12 {
+		t.Errorf("overdue: %v", got)
+	}
+	var got []string
+	removed := 0
+	for {
+		o := claimOverdue(t, e.Store, 5)
+		for _, x := range o.Jobs {
+			got = append(got, x.JobID)
+		}
+		if removed += o.Recorded; !o.More {
+			break
+		}
+	}
+	if !slices.Equal(got, ids) || removed != 4 {
+		t.Errorf("claimed %v, %d were recorded; want %v, 4", got, removed, ids)
+	}
+	if got := listed(t, e.Store, job.AllExpectations); len(got) != 8 {
+		t.Errorf("left %v", got)
+	}
+}
+
+// oneStart makes the webhook, the poll, the expectation, retention and a deletion meet in every order: each life of the job
+// has one start.
+func oneStart(t *testing.T, e Env) {
+	steps := map[string]func(id string, tokens map[string]string) (start bool){
+		"expect": func(id string, _ map[string]string) bool { expect(t, e.Store, id); return false },
+		"webhook": func(id string, _ map[string]string) bool {
+			return record(t, e.Store, input(id, "webhook")).Verdict.StartWork
+		},
+		"claim": func(id string, tokens map[string]string) bool {
+			for _, x := range claimOverdue(t, e.Store, 100).Jobs {
+				tokens[x.JobID] = x.Token
+			}
+			return false
+		},
+		"poll": func(id string, tokens map[string]string) (start bool) {
+			if tokens[id] == "" {
+				return false
+			}
+			in := input(id, "poll")
+			in.Source = "poll"
+			start = record(t, e.Store, in).Verdict.StartWork
+			_, recorded, err := e.Store.ReportPoll(t.Context(), job.PollReport{JobID: id, Token: tokens[id]})
+			if !errors.Is(err, job.ErrNoExpectation) && (err != nil || !recorded) {
+				t.Errorf("%s: reported: recorded %t, %v", id, recorded, err)
+			}
+			return start
+		},
+		"retention": func(id string, _ map[string]string) bool {
+			if r, err := e.Store.Get(t.Context(), id, false); err == nil {
+				_, err := deleteOne(t, e, job.Deletion{Expected: job.ExpectedOf(&r), Kind: job.DropPayload, ActiveBefore: e.Clock.Now()})
+				testenv.Must(t, err)
+			}
+			return false
+		},
+		"delete": func(id string, _ map[string]string) bool { return false }, // see below
+	}
+	n := 0
+	for order := range permutations([]string{"expect", "webhook", "claim", "poll", "retention", "delete"}) {
+		n++
+		id, tokens := fmt.Sprintf("order-%d", n), map[string]string{}
+		starts, lives, there := 0, 0, false
+		for _, step := range order {
+			e.Clock.Advance(overdueAfter)
+			if step == "delete" {
+				if there {
+					was, err := deleteOne(t, e, job.Deletion{Expected: asRead(t, e, id)})
+					if err != nil || !was || slices.Contains(listed(t, e.Store, job.AllExpectations), id) {
+						t.Errorf("%v: deleted %t, %v", order, was, err)
+					}
+					there = false
+				}
+				continue
+			}
+			if steps[step](id, tokens) {
+				starts++
+			}
+			_, err := e.Store.Get(t.Context(), id, false)
+			if err == nil && !there {
+				lives, there = lives+1, true
+			}
+		}
+		if starts != lives {
+			t.Errorf("%v: %d starts in %d lives", order, starts, lives)
+		}
+		// What is recorded is expected no more, once somebody looks.
+		if e.Clock.Advance(2 * lease); there {
+			claimOverdue(t, e.Store, 100)
+			if slices.Contains(listed(t, e.Store, job.AllExpectations), id) {
+				t.Errorf("%v: still expected", order)
+			}
+		}
+		if err := e.Store.CancelExpectation(t.Context(), id); err != nil && !errors.Is(err, job.ErrNoExpectation) {
+			t.Error(err)
+		}
+	}
+	if n != 720 {
+		t.Errorf("%d orders", n)
+	}
+}
+
+// permutations are those of the words.
+func permutations(words []string) func(func([]string) bool) {
+	return func(yield func([]string) bool) {
+		var from func(n int) bool
+		from = func(n int) bool {
+			if n == len(words) {
+				return yield(words)
+			}
+			for i := n; i < len(words); i++ {
+				words[n], words[i] = words[i], words[n]
+				if !from(n + 1) {
+					return false
+				}
+				words[n], words[i] = words[i], words[n]
+			}
+			return true
+		}
+		from(0)
+	}
+}

@@ -1,0 +1,406 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+func (r *running) admin() joboncev1.AdminServiceClient {
+	return joboncev1.NewAdminServiceClient(r.conn)
+}
+
+func (r *running) expectations() joboncev1.ExpectationServiceClient {
+	return joboncev1.NewExpectationServiceClient(r.conn)
+}
+
+// wantError wants a call to fail with a code and a reason.
+func wantError(t *testing.T, err error, code codes.Code, want told) {
+	t.Helper()
+	if status.Code(err) != code || details(t, err) != want {
+		t.Errorf("got %v, %+v; want %v, %+v", err, details(t, err), code, want)
+	}
+}
+
+// die records jobs whose work is given up.
+func die(t *testing.T, s *running, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		resp := must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), leased(id, "r")))
+		must[*joboncev1.ReleaseWorkResponse](t)(s.work().ReleaseWork(t.Context(), &joboncev1.ReleaseWorkRequest{JobId: id,
+			LeaseToken: resp.GetLease().GetToken(), Dead: true, Error: strings.Repeat("x", 2<<10)}))
+	}
+}
+
+var dead = &joboncev1.JobFilter{State: joboncev1.WorkState_WORK_STATE_DEAD}
+
+func TestListJobs(t *testing.T) {
+	jobs, clock := embedded(t)
+	s := start(t, Config{}, jobs)
+	var want []string
+	for i := range 7 {
+		id := fmt.Sprint("job-", i)
+		die(t, s, id)
+		want = append([]string{id}, want...)
+		clock.Advance(time.Second)
+	}
+	must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), text("other", "x")))
+	list := func(req *joboncev1.ListJobsRequest) (ids, tokens []string) {
+		for {
+			resp := must[*joboncev1.ListJobsResponse](t)(s.admin().ListJobs(t.Context(), req))
+			for _, j := range resp.GetJobs() {
+				ids = append(ids, j.GetJobId())
+				if j.GetBody() != nil || len(j.GetWork().GetLastError()) > maxListedError {
+					t.Errorf("listed with %d bytes of error, %v", len(j.GetWork().GetLastError()), j.GetBody())
+				}
+			}
+			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+				return ids, tokens
+			}
+			tokens = append(tokens, req.GetPageToken())
+		}
+	}
+	ids, tokens := list(&joboncev1.ListJobsRequest{Filter: dead, PageSize: 2})
+	if !slices.Equal(ids, want) || len(tokens) < 3 {
+		t.Errorf("got %v on %d pages, want %v", ids, len(tokens)+1, want)
+	}
+	at := timestamppb.New(clock.Now().Add(-3500 * time.Millisecond))
+	if ids, _ := list(&joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{FirstSeenBefore: at}}); !slices.Equal(ids, want[3:]) {
+		t.Errorf("before %v: %v", at.AsTime(), ids)
+	}
+	if ids, _ := list(&joboncev1.ListJobsRequest{Order: joboncev1.JobOrder_JOB_ORDER_ID, Filter: &joboncev1.JobFilter{JobIdPrefix: "job-"}}); len(ids) != 7 || !slices.IsSorted(ids) {
+		t.Errorf("by id: %v", ids)
+	}
+	good := tokens[0]
+	for name, c := range map[string]struct {
+		req   *joboncev1.ListJobsRequest
+		field string
+	}{
+		"garbage":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: "garbage!"}, "page_token"},
+		"cut":           {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good[:8]}, "page_token"},
+		"version":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: "B" + good[1:]}, "page_token"},
+		"no place":      {&joboncev1.ListJobsRequest{Filter: dead, PageToken: tokensOf("jobs", dead, "JOB_ORDER_NEWEST_FIRST").token("x")}, "page_token"},
+		"long":          {&joboncev1.ListJobsRequest{Filter: dead, PageToken: strings.Repeat("A", 100<<10)}, "page_token"},
+		"other filter":  {&joboncev1.ListJobsRequest{PageToken: good}, "page_token"},
+		"other order":   {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good, Order: joboncev1.JobOrder_JOB_ORDER_ID}, "page_token"},
+		"size":          {&joboncev1.ListJobsRequest{PageSize: 501}, "page_size"},
+		"negative size": {&joboncev1.ListJobsRequest{PageSize: -1}, "page_size"},
+		"order":         {&joboncev1.ListJobsRequest{Order: 9}, "order"},
+		"state":         {&joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{State: 261}}, "filter.state"},
+		"prefix":        {&joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{JobIdPrefix: "a\n"}}, "filter.job_id_prefix"},
+		"time":          {&joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{FirstSeenFrom: &timestamppb.Timestamp{Nanos: -1}}}, "filter.first_seen_from"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.admin().ListJobs(t.Context(), c.req)
+			wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: c.field})
+		})
+	}
+	counts := must[*joboncev1.CountJobsResponse](t)(s.admin().CountJobs(t.Context(), &joboncev1.CountJobsRequest{}))
+	got := map[joboncev1.WorkState]int64{}
+	for _, c := range counts.GetCounts() {
+		got[c.GetState()] = c.GetJobs()
+	}
+	if len(got) != 5 || got[joboncev1.WorkState_WORK_STATE_DEAD] != 7 || got[joboncev1.WorkState_WORK_STATE_UNTRACKED] != 1 {
+		t.Errorf("counts %v", counts)
+	}
+}
+
+func TestRequeueAndDelete(t *testing.T) {
+	jobs, clock := embedded(t)
+	s := start(t, Config{}, jobs)
+	die(t, s, "j")
+	clock.Advance(time.Second)
+	j := must[*joboncev1.GetJobResponse](t)(s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "j"})).GetJob()
+	requeue := &joboncev1.RequeueWorkRequest{JobId: "j", ExpectedGeneration: j.GetWork().GetGeneration(), ExpectedFirstSeenTime: j.GetFirstSeenTime()}
+	for i := range 2 { // the second time as if the first answer had been lost
+		resp := must[*joboncev1.RequeueWorkResponse](t)(s.admin().RequeueWork(t.Context(), requeue))
+		if w := resp.GetJob().GetWork(); resp.GetChanged() != (i == 0) || w.GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || w.GetRequeues() != 1 {
+			t.Errorf("got %v", resp)
+		}
+	}
+	claimed := must[*joboncev1.ClaimWorkResponse](t)(s.work().ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{LeaseDuration: minute()}))
+	if len(claimed.GetJobs()) != 1 {
+		t.Fatalf("claimed %v", claimed)
+	}
+	_, err := s.admin().RequeueWork(t.Context(), requeue)
+	wantError(t, err, codes.FailedPrecondition, told{reason: "WRONG_STATE"})
+	_, err = s.admin().RequeueWork(t.Context(), &joboncev1.RequeueWorkRequest{JobId: "absent"})
+	wantError(t, err, codes.NotFound, told{reason: "JOB_NOT_FOUND"})
+
+	clock.Advance(time.Second)
+	del := &joboncev1.DeleteJobRequest{JobId: "j", ExpectedGeneration: claimed.GetJobs()[0].GetLease().GetGeneration(), ExpectedFirstSeenTime: j.GetFirstSeenTime()}
+	_, err = s.admin().DeleteJob(t.Context(), del)
+	wantError(t, err, codes.FailedPrecondition, told{reason: "WRONG_STATE"})
+	del.Force, del.PayloadOnly = true, true
+	for i := range 2 {
+		if resp := must[*joboncev1.DeleteJobResponse](t)(s.admin().DeleteJob(t.Context(), del)); resp.GetDeleted() != (i == 0) {
+			t.Errorf("payload: %v", resp)
+		}
+	}
+	full := must[*joboncev1.GetJobResponse](t)(s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "j", View: joboncev1.JobView_JOB_VIEW_FULL})).GetJob()
+	if full.GetBody() != nil || full.GetPayloadDroppedTime() == nil || full.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_DEAD || full.GetWork().GetLastError() != "" {
+		t.Errorf("after that: %v", full)
+	}
+	del.PayloadOnly = false
+	for i := range 2 {
+		if resp := must[*joboncev1.DeleteJobResponse](t)(s.admin().DeleteJob(t.Context(), del)); resp.GetDeleted() != (i == 0) {
+			t.Errorf("job: %v", resp)
+		}
+	}
+	for field, req := range map[string]*joboncev1.DeleteJobRequest{
+		"job_id": {}, "expected_generation": {JobId: "j", ExpectedGeneration: -1},
+		"expected_first_seen_time": {JobId: "j", ExpectedFirstSeenTime: &timestamppb.Timestamp{Nanos: -1}},
+	} {
+		_, err := s.admin().DeleteJob(t.Context(), req)
+		wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: field})
+	}
+}
+
+// TestRequeueJobs requeues in parts, each job with a line in the audit log, also where no callers are configured.
+func TestRequeueJobs(t *testing.T) {
+	jobs, clock := embedded(t)
+	s := start(t, Config{}, jobs)
+	var ids []string
+	for i := range 5 {
+		ids = append(ids, fmt.Sprint("job-", i))
+	}
+	die(t, s, ids...)
+	clock.Advance(time.Second)
+	erased := must[*joboncev1.GetJobResponse](t)(s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "job-1"})).GetJob()
+	must[*joboncev1.DeleteJobResponse](t)(s.admin().DeleteJob(t.Context(), &joboncev1.DeleteJobRequest{JobId: "job-1", PayloadOnly: true,
+		ExpectedGeneration: erased.GetWork().GetGeneration(), ExpectedFirstSeenTime: erased.GetFirstSeenTime()}))
+	run := func(dry bool) (requeued, refused []string) {
+		req := &joboncev1.RequeueJobsRequest{Filter: dead, MaxJobs: 2, DryRun: dry}
+		for {
+			resp := must[*joboncev1.RequeueJobsResponse](t)(s.admin().RequeueJobs(t.Context(), req))
+			for _, r := range resp.GetResults() {
+				switch {
+				case r.GetRequeued():
+					requeued = append(requeued, r.GetJobId())
+				case r.GetError().GetReason() == joboncev1.ErrorReason_ERROR_REASON_WRONG_STATE:
+					refused = append(refused, r.GetJobId())
+				default:
+					t.Errorf("got %v", r)
+				}
+			}
+			if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
+				return requeued, refused
+			}
+		}
+	}
+	want, bad := []string{"job-4", "job-3", "job-2", "job-0"}, []string{"job-1"}
+	for i, c := range []struct {
+		dry  bool
+		want []string
+	}{{true, want}, {true, want}, {false, want}, {false, nil}} {
+		requeued, refused := run(c.dry)
+		if !slices.Equal(requeued, c.want) || !slices.Equal(refused, bad) {
+			t.Errorf("%d: requeued %v, refused %v", i, requeued, refused)
+		}
+	}
+	outcomes := map[string]int{}
+	for _, line := range s.log.lines(t, "audit") {
+		outcomes[fmt.Sprint(line["method"], " ", line["outcome"])]++
+	}
+	wantLines := map[string]int{"DeleteJob OK": 1, "RequeueJobs OK": 4, "RequeueJobs DRY_RUN": 8, "RequeueJobs WRONG_STATE": 4}
+	if fmt.Sprint(outcomes) != fmt.Sprint(wantLines) {
+		t.Errorf("audit lines %v, want %v", outcomes, wantLines)
+	}
+	_, err := s.admin().RequeueJobs(t.Context(), &joboncev1.RequeueJobsRequest{})
+	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "filter.state"})
+}
+
+func TestPauseClaims(t *testing.T) {
+	jobs, _ := embedded(t)
+	s := start(t, Config{}, jobs)
+	must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), queued("shop:1")))
+	p := must[*joboncev1.PauseClaimsResponse](t)(s.admin().PauseClaims(t.Context(), &joboncev1.PauseClaimsRequest{JobIdPrefix: "shop:", Reason: "closed"})).GetPause()
+	if p.GetJobIdPrefix() != "shop:" || p.GetReason() != "closed" || p.GetPauseTime() == nil {
+		t.Errorf("got %v", p)
+	}
+	claim := func() int {
+		return len(must[*joboncev1.ClaimWorkResponse](t)(s.work().ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{LeaseDuration: minute()})).GetJobs())
+	}
+	if n := claim(); n != 0 {
+		t.Errorf("claimed %d", n)
+	}
+	if list := must[*joboncev1.ListClaimPausesResponse](t)(s.admin().ListClaimPauses(t.Context(), &joboncev1.ListClaimPausesRequest{})).GetPauses(); len(list) != 1 {
+		t.Errorf("pauses %v", list)
+	}
+	for _, want := range []bool{true, false} {
+		if resp := must[*joboncev1.ResumeClaimsResponse](t)(s.admin().ResumeClaims(t.Context(), &joboncev1.ResumeClaimsRequest{JobIdPrefix: "shop:"})); resp.GetResumed() != want {
+			t.Errorf("resumed %v", resp)
+		}
+	}
+	if n := claim(); n != 1 {
+		t.Errorf("claimed %d after it was resumed", n)
+	}
+	_, err := s.admin().PauseClaims(t.Context(), &joboncev1.PauseClaimsRequest{Reason: strings.Repeat("x", 257)})
+	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "reason"})
+}
+
+// TestExpectedAndPolled: a webhook does not come, the job is polled until the provider says that it is over, and is recorded.
+func TestExpectedAndPolled(t *testing.T) {
+	jobs, clock := embedded(t)
+	var n notes
+	s := start(t, Config{Observer: &n}, jobs)
+	x := s.expectations()
+	const url = "https://provider.example/jobs/1?key=secret"
+	ask := &joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url, OverdueAfter: minute()}
+	e := must[*joboncev1.ExpectJobResponse](t)(x.ExpectJob(t.Context(), ask)).GetExpectation()
+	if got := e.GetGiveUpTime().AsTime().Sub(e.GetCreateTime().AsTime()); got != 72*time.Hour {
+		t.Errorf("given up after %v", got)
+	}
+	claim := func() []*joboncev1.OverdueJob {
+		return must[*joboncev1.ClaimOverdueJobsResponse](t)(x.ClaimOverdueJobs(t.Context(), &joboncev1.ClaimOverdueJobsRequest{MaxJobs: 10, LeaseDuration: minute()})).GetJobs()
+	}
+	if got := claim(); len(got) > 0 {
+		t.Errorf("overdue at once: %v", got)
+	}
+	clock.Advance(time.Minute)
+	got := claim()
+	if len(got) != 1 || got[0].GetExpectation().GetStatusUrl() != url || got[0].GetLeaseToken() == "" {
+		t.Fatalf("overdue: %v", got)
+	}
+	report := &joboncev1.ReportPollRequest{JobId: "j", LeaseToken: got[0].GetLeaseToken(), NextAfter: durationpb.New(7 * time.Second)}
+	if r := must[*joboncev1.ReportPollResponse](t)(x.ReportPoll(t.Context(), report)); r.GetExpectation().GetPolls() != 1 || r.GetExpectation().GetDueTime().AsTime() != job.Millis(clock.Now().Add(7*time.Second)) {
+		t.Errorf("reported: %v", r)
+	}
+	listed := must[*joboncev1.ListExpectationsResponse](t)(s.admin().ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{Filter: joboncev1.ExpectationFilter_EXPECTATION_FILTER_OVERDUE}))
+	if len(listed.GetExpectations()) != 1 {
+		t.Errorf("listed %v", listed)
+	}
+	clock.Advance(7 * time.Second)
+	report.LeaseToken = claim()[0].GetLeaseToken()
+	poll := text("j", `{"event":"job.completed"}`)
+	poll.Source = "poll"
+	if r := must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), poll)); !r.GetStartWork() {
+		t.Errorf("recorded by poll: %v", r)
+	}
+	if r := must[*joboncev1.ReportPollResponse](t)(x.ReportPoll(t.Context(), report)); !r.GetRecorded() {
+		t.Errorf("reported: %v", r)
+	}
+	_, err := x.ReportPoll(t.Context(), report)
+	wantError(t, err, codes.NotFound, told{reason: "EXPECTATION_NOT_FOUND"})
+	if r := must[*joboncev1.ExpectJobResponse](t)(x.ExpectJob(t.Context(), ask)); !r.GetRecorded() {
+		t.Errorf("expected once more: %v", r)
+	}
+
+	ask.JobId = "never"
+	must[*joboncev1.ExpectJobResponse](t)(x.ExpectJob(t.Context(), ask))
+	clock.Advance(73 * time.Hour)
+	if got := claim(); len(got) > 0 || !slices.Contains(n.take(), "given up") {
+		t.Errorf("claimed %v, and told otherwise", got)
+	}
+	lines := 0
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, "given up") {
+			lines++
+			if !strings.Contains(line, `"level":"ERROR"`) || strings.Contains(line, "secret") || !strings.Contains(line, "provider.example/jobs/1") {
+				t.Errorf("logged %s", line)
+			}
+		}
+	}
+	if lines != 1 {
+		t.Errorf("%d lines", lines)
+	}
+	must[*joboncev1.CancelExpectationResponse](t)(x.CancelExpectation(t.Context(), &joboncev1.CancelExpectationRequest{JobId: "never"}))
+	_, err = x.CancelExpectation(t.Context(), &joboncev1.CancelExpectationRequest{JobId: "never"})
+	wantError(t, err, codes.NotFound, told{reason: "EXPECTATION_NOT_FOUND"})
+}
+
+func TestExpectationRequests(t *testing.T) {
+	jobs, _ := embedded(t)
+	x := start(t, Config{}, jobs).expectations()
+	const url = "https://provider.example/1"
+	days := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * 24 * time.Hour) }
+	for name, c := range map[string]struct {
+		req   *joboncev1.ExpectJobRequest
+		field string
+	}{
+		"no id":             {&joboncev1.ExpectJobRequest{StatusUrl: url, OverdueAfter: minute()}, "job_id"},
+		"no URL":            {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute()}, "status_url"},
+		"relative":          {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "/jobs/1"}, "status_url"},
+		"file":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "file:///etc/passwd"}, "status_url"},
+		"user":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://user:secret@provider.example/"}, "status_url"},
+		"control":           {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: url + "\r\nX: y"}, "status_url"},
+		"long":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: url + strings.Repeat("x", 2048)}, "status_url"},
+		"no time":           {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url}, "overdue_after"},
+		"long time":         {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url, OverdueAfter: days(31)}, "overdue_after"},
+		"before":            {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url, OverdueAfter: minute(), GiveUpAfter: minute()}, "give_up_after"},
+		"given up too late": {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url, OverdueAfter: minute(), GiveUpAfter: days(91)}, "give_up_after"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := x.ExpectJob(t.Context(), c.req)
+			wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: c.field})
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("it repeats a secret: %v", err)
+			}
+		})
+	}
+	_, err := x.ClaimOverdueJobs(t.Context(), &joboncev1.ClaimOverdueJobsRequest{MaxJobs: 101, LeaseDuration: minute()})
+	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "max_jobs"})
+	_, err = x.ClaimOverdueJobs(t.Context(), &joboncev1.ClaimOverdueJobsRequest{LeaseDuration: days(1)})
+	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "lease_duration"})
+	_, err = x.ReportPoll(t.Context(), &joboncev1.ReportPollRequest{JobId: "j", LeaseToken: "t", NextAfter: days(2)})
+	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "next_after"})
+}
+
+// TestAdminOfAPrefix: an operator with a prefix sees and changes its own jobs alone.
+func TestAdminOfAPrefix(t *testing.T) {
+	jobs, clock := embedded(t)
+	token, sum := auth.NewToken()
+	open, openSum := auth.NewToken()
+	s := start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
+		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
+	shop, all := as(t.Context(), token), as(t.Context(), open)
+	for _, id := range []string{"shop:1", "bank:1"} {
+		must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(all, queued(id)))
+		must[*joboncev1.ExpectJobResponse](t)(s.expectations().ExpectJob(all, &joboncev1.ExpectJobRequest{JobId: id + "x", StatusUrl: "https://p.example", OverdueAfter: minute()}))
+	}
+	clock.Advance(time.Second)
+	list := must[*joboncev1.ListJobsResponse](t)(s.admin().ListJobs(shop, &joboncev1.ListJobsRequest{}))
+	if len(list.GetJobs()) != 1 || list.GetJobs()[0].GetJobId() != "shop:1" {
+		t.Errorf("listed %v", list)
+	}
+	if got := must[*joboncev1.ListExpectationsResponse](t)(s.admin().ListExpectations(shop, &joboncev1.ListExpectationsRequest{})); len(got.GetExpectations()) != 1 {
+		t.Errorf("expected %v", got)
+	}
+	bank := must[*joboncev1.GetJobResponse](t)(s.GetJob(all, &joboncev1.GetJobRequest{JobId: "bank:1"})).GetJob()
+	for name, call := range map[string]func(context.Context) error{
+		"list": func(ctx context.Context) error {
+			_, err := s.admin().ListJobs(ctx, &joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{JobIdPrefix: "bank:"}})
+			return err
+		},
+		"count": func(ctx context.Context) error {
+			_, err := s.admin().CountJobs(ctx, &joboncev1.CountJobsRequest{})
+			return err
+		},
+		"delete": func(ctx context.Context) error {
+			_, err := s.admin().DeleteJob(ctx, &joboncev1.DeleteJobRequest{JobId: "bank:1", ExpectedFirstSeenTime: bank.GetFirstSeenTime()})
+			return err
+		},
+		"pause": func(ctx context.Context) error {
+			_, err := s.admin().PauseClaims(ctx, &joboncev1.PauseClaimsRequest{})
+			return err
+		},
+	} {
+		if err := call(shop); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v", name, err)
+		}
+		testenv.Must(t, call(all))
+	}
+}
