@@ -31,6 +31,7 @@ type idempotencyService struct {
 	observer Observer
 	bell     *bell
 	waits    *waits
+	traced   bool // Calls may have spans.
 }
 
 // RecordDelivery records one delivery.
@@ -127,6 +128,11 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 	in, err := fromRequest(req)
 	if err != nil {
 		return job.Delivery{}, err
+	}
+	if in.Traceparent == "" {
+		in.Traceparent = traceOf(ctx)
+	} else if s.traced {
+		linkTrace(ctx, in.Traceparent)
 	}
 	if in.RequestID == "" && isTransportRetry(ctx) {
 		return job.Delivery{}, errRetryWithoutID()

@@ -140,6 +140,7 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 	ours := entrance{s.grpc, door, true}
 	joboncev1.RegisterIdempotencyServiceServer(ours, &idempotencyService{
 		jobs: jobs, maxBody: cfg.MaxBodyBytes, log: cfg.Logger, observer: cfg.Observer, bell: bell, waits: s.waits,
+		traced: cfg.StatsHandler != nil,
 	})
 	joboncev1.RegisterWorkServiceServer(ours, &workService{
 		jobs: jobs, log: cfg.Logger, bell: bell, waits: s.waits, stopping: s.health.stopping, due: s.due,

@@ -3,6 +3,8 @@ package batch
 import (
 	"log/slog"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // Config bounds the batches and the queue. The zero value of each field means its default.
@@ -25,6 +27,8 @@ type Config struct {
 	// Observe hears of each write of deliveries before the lane goes on: how many it had and how long it took. nil: nobody
 	// does.
 	Observe func(deliveries int, took time.Duration)
+	// Tracer makes a span of each batch of which a caller has one. nil: there are none, and nothing is looked for.
+	Tracer trace.Tracer
 	// Logger hears of panics in the store. Default slog.Default().
 	Logger *slog.Logger
 }

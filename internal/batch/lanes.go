@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -60,6 +62,7 @@ type call[T, O any] struct {
 	item    T
 	outcome O
 	state   atomic.Int32
+	span    trace.Span // the caller's; nil without a tracer
 	done    chan struct{}
 	// with is set where several calls share an answer, and late is closed then when this one takes longer than its neighbours.
 	with *together
@@ -92,6 +95,9 @@ func (l *lanes[T, O]) enqueue(ctx context.Context, c *call[T, O]) error {
 	}
 	if !l.admit(c) {
 		return job.ErrOverloaded
+	}
+	if l.cfg.Tracer != nil {
+		c.span = trace.SpanFromContext(ctx)
 	}
 	lane := &l.all[0]
 	if len(l.all) > 1 {

@@ -26,7 +26,9 @@ type write[T, O any] struct {
 // returns when the store has done so; the write is over when every call has its outcome.
 func (l *lanes[T, O]) writeBatch(batch []*call[T, O]) {
 	w := &write[T, O]{lanes: l, calls: make([]atomic.Pointer[call[T, O]], len(batch))}
-	w.ctx, w.end = context.WithTimeout(context.Background(), l.cfg.Timeout)
+	ctx, endSpan := l.traced(context.Background(), batch)
+	defer endSpan()
+	w.ctx, w.end = context.WithTimeout(ctx, l.cfg.Timeout)
 	w.open.Store(int64(len(batch)) + 1)
 	l.running.Add(1)
 	defer w.done()

@@ -80,7 +80,7 @@ func copyStore(cmd *cobra.Command, store *storeConfig, wait time.Duration) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	into, err := store.openMongoDB(nil, logger)
+	into, err := store.openMongoDB(nil, nil, logger)
 	if err != nil {
 		return err
 	}

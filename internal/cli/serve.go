@@ -150,15 +150,21 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer ops.close()
-	store, err := cfg.store.open(ctx, watchWork(ops, logger), logger)
+	tracing, err := newTracing(ctx, "jobonce", logger)
+	if err != nil {
+		return err
+	}
+	defer closeTracing(tracing, logger)
+	store, err := cfg.store.open(ctx, watchWork(ops, logger), tracing.Tracer(), logger)
 	if err != nil {
 		return err
 	}
 
-	batches := batch.Config{Lanes: store.lanes, Logger: logger}
+	batches := batch.Config{Lanes: store.lanes, Tracer: tracing.Tracer(), Logger: logger}
 	calls := server.Config{
 		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, MaxConnectionAge: cfg.maxConnAge,
 		LogCalls: cfg.logCalls, Logger: logger, DueAlert: cfg.dueAlert,
+		StatsHandler: tracing.ServerHandler(),
 		StoreReady: store.ready, Certificates: protected.certificates, Callers: protected.callers,
 	}
 	ops.observe(&batches, &calls)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/job"
@@ -169,7 +170,7 @@ type openStore struct {
 	broken <-chan struct{}
 }
 
-func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Logger) (*openStore, error) {
+func (c *storeConfig) open(ctx context.Context, watch job.Watch, tracer trace.Tracer, logger *slog.Logger) (*openStore, error) {
 	if !c.mongo {
 		store, err := sqlitestore.Open(ctx, c.dataDir, sqlitestore.Options{MaxAttempts: c.maxAttempts.Value, Watch: watch, Logger: logger})
 		if err != nil {
@@ -181,7 +182,7 @@ func (c *storeConfig) open(ctx context.Context, watch job.Watch, logger *slog.Lo
 		}
 		return &openStore{Store: store, name: name, lanes: 1, unclaimable: store.Unclaimable, broken: store.Broken()}, nil
 	}
-	store, err := c.openMongoDB(watch, logger)
+	store, err := c.openMongoDB(watch, tracer, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -213,10 +214,10 @@ func describeEmbedded(ctx context.Context, store *sqlitestore.Store, dir string)
 	return fmt.Sprintf("embedded store %s (%s)", dir, holds), nil
 }
 
-func (c *storeConfig) openMongoDB(watch job.Watch, logger *slog.Logger) (*mongostore.Store, error) {
+func (c *storeConfig) openMongoDB(watch job.Watch, tracer trace.Tracer, logger *slog.Logger) (*mongostore.Store, error) {
 	store, err := mongostore.Open(mongostore.Options{
 		URI: c.uri, Database: c.database, Collection: c.collection, MaxAttempts: c.maxAttempts.Value, MaxClockSkew: c.maxClockSkew, Watch: watch,
-		TextOnly: !c.payloadDocument, TextToo: !c.payloadOnce, AllowWeakWriteConcern: c.allowWeak, Logger: logger,
+		TextOnly: !c.payloadDocument, TextToo: !c.payloadOnce, AllowWeakWriteConcern: c.allowWeak, Tracer: tracer, Logger: logger,
 	})
 	if err != nil {
 		return nil, &usageError{err}

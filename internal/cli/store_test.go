@@ -137,7 +137,7 @@ func TestStoresAreNotWrapped(t *testing.T) {
 	mongo := &storeConfig{mongo: true, uri: "mongodb://127.0.0.1:1", database: "d", collection: "c"}
 	embedded := &storeConfig{dataDir: t.TempDir()}
 	for _, c := range []*storeConfig{mongo, embedded} {
-		opened, err := c.open(t.Context(), nil, testenv.Logger(t))
+		opened, err := c.open(t.Context(), nil, nil, testenv.Logger(t))
 		testenv.Must(t, err)
 		defer opened.Store.Close()
 		var own bool

@@ -196,6 +196,14 @@ func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *
 		fn = runner.Limit(fn, rate.NewLimiter(rate.Limit(cfg.rate), 1), ctx)
 	}
 	cfg.worker.Logger = newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
+	tracing, err := newTracing(ctx, "jobonce-worker", cfg.worker.Logger)
+	if err != nil {
+		return err
+	}
+	defer closeTracing(tracing, cfg.worker.Logger)
+	if tracing != nil {
+		fn = runner.Trace(fn, tracing.Tracer())
+	}
 	cl, err := conn.open()
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/connstring"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -56,6 +57,8 @@ type Options struct {
 	Dialer   options.ContextDialer
 	// Watch is told of work that dies or whose leases lapse; nil for nobody.
 	Watch job.Watch
+	// Tracer makes a span of each command that is sent for a caller who has one; nil for none.
+	Tracer trace.Tracer
 	// Logger hears of every change of the store's state. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -215,6 +218,9 @@ func complete(co *options.ClientOptions, opts *Options) error {
 		co.SetDialer(opts.Dialer)
 	}
 	co.SetMonitor(trackers())
+	if opts.Tracer != nil {
+		co.SetMonitor(commandSpans(opts.Tracer, trackers()))
+	}
 	return nil
 }
 

@@ -50,7 +50,7 @@ func NewExec(cfg ExecConfig) (client.WorkFunc, error) {
 func environment(environ []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return strings.HasPrefix(name, "JOBONCE_") || name == "MONGODB_URI"
+		return strings.HasPrefix(name, "JOBONCE_") || name == "MONGODB_URI" || name == "TRACEPARENT"
 	})
 }
 
@@ -65,6 +65,9 @@ func (c *command) work(ctx context.Context, w *client.Work) error {
 	cmd.Env = c.env
 	for _, v := range about(w) {
 		cmd.Env = append(slices.Clip(cmd.Env), v.variable+"="+v.value)
+	}
+	if trace := traceparent(w.Job); trace != "" {
+		cmd.Env = append(slices.Clip(cmd.Env), "TRACEPARENT="+trace)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), stdout, stderr
 	// Who has left a child behind that holds the output open does not hold up the job.

@@ -154,6 +154,9 @@ func (f *forward) request(ctx context.Context, w *client.Work, now time.Time) (*
 	if len(signatures) > 0 {
 		h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
 	}
+	if trace := traceparent(w.Job); trace != "" {
+		h.Set("Traceparent", trace)
+	}
 	for _, v := range about(w) {
 		if v.value != "" {
 			h.Set("JobOnce-"+v.header, url.PathEscape(v.value))

@@ -71,7 +71,8 @@ type RecordDeliveryRequest struct {
 	ContentType string `protobuf:"bytes,12,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// The W3C trace context of the event, such as the HTTP header of that name, so that who does the work can go on with the
 	// trace. 55 bytes. Optional. One that is not well-formed, or of a longer form than that of today, is left out and never an
-	// error, as W3C asks of those who receive one; the metric `jobonce_unread_fields_total` counts it.
+	// error, as W3C asks of those who receive one; the metric `jobonce_unread_fields_total` counts it. Without one the job gets that of
+	// the call, if it is sampled: the service's own span, or else the `traceparent` in the call's metadata.
 	Traceparent string `protobuf:"bytes,13,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	// The size in bytes of a body that is too large to be kept. There must be no body then, and `job_id` is required. Such a
 	// delivery claims like one whose body cannot be read. Of one source, two different sizes are a conflict. Default 0: nothing

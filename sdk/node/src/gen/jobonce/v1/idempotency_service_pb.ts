@@ -145,7 +145,8 @@ export type RecordDeliveryRequest = Message<"jobonce.v1.RecordDeliveryRequest"> 
   /**
    * The W3C trace context of the event, such as the HTTP header of that name, so that who does the work can go on with the
    * trace. 55 bytes. Optional. One that is not well-formed, or of a longer form than that of today, is left out and never an
-   * error, as W3C asks of those who receive one; the metric `jobonce_unread_fields_total` counts it.
+   * error, as W3C asks of those who receive one; the metric `jobonce_unread_fields_total` counts it. Without one the job gets that of
+   * the call, if it is sampled: the service's own span, or else the `traceparent` in the call's metadata.
    *
    * @generated from field: string traceparent = 13;
    */
