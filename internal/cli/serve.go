@@ -165,7 +165,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		MaxBodyBytes: cfg.maxBody.Value, MaxConnections: cfg.maxConns.Value, MaxConnectionAge: cfg.maxConnAge,
 		LogCalls: cfg.logCalls, Logger: logger, DueAlert: cfg.dueAlert,
 		StatsHandler: tracing.ServerHandler(),
-		StoreReady: store.ready, Certificates: protected.certificates, Callers: protected.callers,
+		StoreReady:   store.ready, Certificates: protected.certificates, Callers: protected.callers,
 	}
 	ops.observe(&batches, &calls)
 	jobs := batch.New(store.Store, batches)
