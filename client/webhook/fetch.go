@@ -21,25 +21,46 @@ const (
 	fetchTimeout = 3 * time.Second
 	maxFetched   = 256 << 10      // bytes of one answer
 	maxKept      = 64             // addresses
+	maxFetching  = 4              // addresses that are fetched at once
 	keptFor      = 24 * time.Hour // fal asks for no more
-	// refetchAfter is how long an address that failed is left alone, so that forged requests make nobody fetch all the time.
+	// refetchAfter is how long an address that failed is left alone, and refreshAfter one whose keys did not fit, so that
+	// forged requests make nobody fetch all the time.
 	refetchAfter = 10 * time.Second
+	refreshAfter = time.Minute
 )
+
+var errFetching = errors.New("too many keys are being fetched")
 
 // fetcher fetches keys and keeps them.
 type fetcher struct {
 	client *http.Client
 	now    func() time.Time
 
-	mu   sync.Mutex // Held while fetching: of many requests one fetches.
-	kept map[string]fetched
+	mu       sync.Mutex // Never held while something is fetched.
+	kept     map[string]*fetched
+	fetching int
 }
 
+// fetched is what an address gave.
 type fetched struct {
-	keys  []key
-	cert  *x509.Certificate
-	err   error
-	until time.Time
+	keys []key
+	cert *x509.Certificate
+	err  error
+	at   time.Time
+	done chan struct{} // Closed when the rest is known.
+}
+
+// over says whether it is time to fetch it again. What is being fetched is waited for.
+func (g *fetched) over(now time.Time, maxAge time.Duration) bool {
+	select {
+	case <-g.done:
+	default:
+		return false
+	}
+	if g.err != nil {
+		maxAge = refetchAfter
+	}
+	return now.Sub(g.at) >= maxAge
 }
 
 func newFetcher(c *http.Client, now func() time.Time) *fetcher {
@@ -48,29 +69,65 @@ func newFetcher(c *http.Client, now func() time.Time) *fetcher {
 	}
 	own := *c
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &fetcher{client: &own, now: now, kept: make(map[string]fetched)}
+	return &fetcher{client: &own, now: now, kept: make(map[string]*fetched)}
 }
 
-// get returns what is kept for an address, or what parse makes of its content.
-func (f *fetcher) get(ctx context.Context, address string, parse func([]byte, *fetched) error) fetched {
+// get returns what parse makes of the content of an address, kept for maxAge at most. Of many who ask one fetches.
+func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration, parse func([]byte, *fetched) error) *fetched {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if got, ok := f.kept[address]; ok && f.now().Before(got.until) {
+	got, ok := f.kept[address]
+	if ok && !got.over(f.now(), maxAge) {
+		f.mu.Unlock()
+		<-got.done // For fetchTimeout at most.
 		return got
 	}
-	got := fetched{until: f.now().Add(keptFor)}
+	if f.fetching == maxFetching {
+		f.mu.Unlock()
+		if ok && got.err == nil && f.now().Sub(got.at) < keptFor {
+			return got
+		}
+		return &fetched{err: errFetching}
+	}
+	f.fetching++
+	f.makeRoom()
+	fresh := &fetched{at: f.now(), done: make(chan struct{})}
+	f.kept[address] = fresh
+	f.mu.Unlock()
+
 	data, err := f.download(ctx, address)
 	if err == nil {
-		err = parse(data, &got)
+		err = parse(data, fresh)
 	}
-	if err != nil {
-		got = fetched{err: fmt.Errorf("%s: %w", address, err), until: f.now().Add(refetchAfter)}
+	switch {
+	case err != nil && ok && got.err == nil && f.now().Sub(got.at) < keptFor:
+		fresh.keys, fresh.cert = got.keys, got.cert // What was good for a day is still.
+	case err != nil:
+		fresh.err = fmt.Errorf("%s: %w", address, err)
 	}
-	if len(f.kept) >= maxKept {
-		clear(f.kept)
+	close(fresh.done)
+	f.mu.Lock()
+	f.fetching--
+	f.mu.Unlock()
+	return fresh
+}
+
+// makeRoom forgets an address when there are many, rather one that failed: forged requests name many that do not exist.
+func (f *fetcher) makeRoom() {
+	if len(f.kept) < maxKept {
+		return
 	}
-	f.kept[address] = got
-	return got
+	last := ""
+	for address, got := range f.kept {
+		select {
+		case <-got.done:
+		default:
+			continue
+		}
+		if last = address; got.err != nil {
+			break
+		}
+	}
+	delete(f.kept, last)
 }
 
 func (f *fetcher) download(ctx context.Context, address string) ([]byte, error) {
@@ -95,9 +152,9 @@ func (f *fetcher) download(ctx context.Context, address string) ([]byte, error) 
 	return data, err
 }
 
-// keySet returns the Ed25519 keys of a JWK set.
-func (f *fetcher) keySet(ctx context.Context, address string) ([]key, error) {
-	got := f.get(ctx, address, func(data []byte, got *fetched) error {
+// keySet returns the Ed25519 keys of a JWK set, which are no older than maxAge where they can be fetched.
+func (f *fetcher) keySet(ctx context.Context, address string, maxAge time.Duration) ([]key, error) {
+	got := f.get(ctx, address, maxAge, func(data []byte, got *fetched) error {
 		var set struct {
 			Keys []struct{ Kty, Crv, X string }
 		}
@@ -120,7 +177,7 @@ func (f *fetcher) keySet(ctx context.Context, address string) ([]key, error) {
 
 // certificate returns the certificate in PEM at an address.
 func (f *fetcher) certificate(ctx context.Context, address string) (*x509.Certificate, error) {
-	got := f.get(ctx, address, func(data []byte, got *fetched) (err error) {
+	got := f.get(ctx, address, keptFor, func(data []byte, got *fetched) (err error) {
 		block, _ := pem.Decode(data)
 		if block == nil || block.Type != "CERTIFICATE" {
 			return errors.New("is no certificate")

@@ -18,6 +18,7 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -201,4 +202,48 @@ func TestFetchedKeys(t *testing.T) {
 	expect(request("mine", "r1"), webhook.Accepted, 2)
 	expect(request("mine", "r1"), webhook.Accepted, 2)
 	expect(request("mine", "r2"), webhook.SignatureWrong, 2)
+
+	// The sender has a new key: it is looked for at most once a minute.
+	next, private2, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.pages[address], private = keySet(next), private2
+	expect(request("mine", "r1"), webhook.SignatureWrong, 2)
+	now = now.Add(time.Minute)
+	expect(request("mine", "r1"), webhook.Accepted, 3)
+	// What was good goes on while the address is away.
+	delete(w.pages, address)
+	now = now.Add(2 * time.Minute)
+	expect(request("mine", "r2"), webhook.SignatureWrong, 4)
+	expect(request("mine", "r1"), webhook.Accepted, 4)
+}
+
+// TestForgedAddresses: forged messages name certificates that do not exist, and neither push out nor hold up the one that does.
+func TestForgedAddresses(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 11, 30, 0, 0, 0, 0, time.UTC)
+	w := newWeb()
+	w.pages[certURL] = certificate(t, key, now.Add(time.Hour))
+	h := handler(t, &jobs{}, webhook.Source{Name: "sns", Provider: "aws-sns", Secrets: webhook.Secrets(topic), ID: webhook.Field("MessageId")},
+		webhook.WithHTTPClient(&http.Client{Transport: w}), webhook.WithClock(func() time.Time { return now }))
+	send := func(address string) webhook.Reason {
+		m := snsMessage(t, key, "2", map[string]string{"SigningCertURL": address})
+		body, _ := json.Marshal(m)
+		return h.Explain(post(string(body))).Reason
+	}
+	if got := send(certURL); got != webhook.Accepted {
+		t.Fatal(got)
+	}
+	for n := range 200 {
+		if got := send(strings.Replace(certURL, "x.pem", strconv.Itoa(n)+".pem", 1)); got != webhook.KeyUnavailable {
+			t.Fatalf("forged %d: %s", n, got)
+		}
+	}
+	if got := send(certURL); got != webhook.Accepted || w.asked[certURL] != 1 {
+		t.Errorf("%s, and the certificate was fetched %d times", got, w.asked[certURL])
+	}
 }

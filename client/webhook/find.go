@@ -164,9 +164,10 @@ func jobID(prefix, id string) string {
 	return prefix + id[:cut] + end
 }
 
-// requests are the calls for what was found. What is unreadable starts nothing.
-func (c *config) requests(header http.Header, items []*found) []*joboncev1.RecordDeliveryRequest {
-	var reqs []*joboncev1.RecordDeliveryRequest
+// requests are the calls for what was found and is to be recorded, which recorded has. What is unreadable starts nothing.
+func (c *config) requests(
+	header http.Header, items []*found,
+) (recorded []*found, reqs []*joboncev1.RecordDeliveryRequest) {
 	random := rand.Text()
 	for _, f := range items {
 		if f.jobID == "" {
@@ -190,7 +191,7 @@ func (c *config) requests(header http.Header, items []*found) []*joboncev1.Recor
 		} else {
 			req.Body = &joboncev1.RecordDeliveryRequest_PayloadBytes{PayloadBytes: f.body}
 		}
-		reqs = append(reqs, req)
+		recorded, reqs = append(recorded, f), append(reqs, req)
 	}
-	return reqs
+	return recorded, reqs
 }

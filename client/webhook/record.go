@@ -20,10 +20,10 @@ const (
 // record records what was found, and sets the reason to what became of it. Everything is tried until something fails that is
 // no fault of one event: the sender delivers all of it again.
 func (h *Handler) record(ctx context.Context, header http.Header, out *outcome) {
-	reqs := h.source.requests(header, out.items)
+	items, reqs := h.source.requests(header, out.items)
 	if len(reqs) == 1 {
 		resp, err := h.jobs.RecordDelivery(ctx, reqs[0])
-		h.count(out, reqs[0], resp, err)
+		h.count(out, items[0], resp, err)
 		return
 	}
 	for len(reqs) > 0 {
@@ -32,12 +32,12 @@ func (h *Handler) record(ctx context.Context, header http.Header, out *outcome) 
 		for i := range reqs[:n] {
 			switch {
 			case i < len(results):
-				h.count(out, reqs[i], results[i].Response, results[i].Err)
+				h.count(out, items[i], results[i].Response, results[i].Err)
 			default:
-				h.count(out, reqs[i], nil, errors.Join(err, errNoResult))
+				h.count(out, items[i], nil, errors.Join(err, errNoResult))
 			}
 		}
-		if reqs = reqs[n:]; out.Reason == NotRecorded {
+		if items, reqs = items[n:], reqs[n:]; out.Reason == NotRecorded {
 			return
 		}
 	}
@@ -57,12 +57,12 @@ func fit(reqs []*joboncev1.RecordDeliveryRequest) int {
 }
 
 // count adds what became of one event.
-func (h *Handler) count(out *outcome, req *joboncev1.RecordDeliveryRequest, resp *joboncev1.RecordDeliveryResponse, err error) {
+func (h *Handler) count(out *outcome, f *found, resp *joboncev1.RecordDeliveryResponse, err error) {
 	if err == nil && resp == nil {
 		err = errNoResult
 	}
 	if err == nil {
-		if req.GetWorkMode() == joboncev1.WorkMode_WORK_MODE_UNTRACKED && !h.source.RecordOnly {
+		if f.err != nil {
 			return // The body that is kept because it is unreadable.
 		}
 		out.Recorded++

@@ -202,7 +202,7 @@ func senders() []*Preset {
 			Signatures: []Signature{standard("webhook", "whsec_or_text")},
 			Secret:     "the endpoint's secret, whsec_...",
 			ID:         "the header webhook-id", id: Header("webhook-id"), event: Field("type"), status: optional(ending("type")),
-			Left: "what does not say how a response, batch, run or job ended", when: OneOf(optional(ending("type")),
+			Left: "what does not say how a response, batch, run or job ended", when: OneOf(ending("type"),
 				"completed", "failed", "cancelled", "canceled", "incomplete", "expired", "succeeded"),
 			RetriedFor: 72 * time.Hour,
 			Sources:    []string{"github.com/openai/openai-go webhooks/webhook_secret.go", "developers.openai.com/api/docs/guides/webhooks"},

@@ -62,24 +62,30 @@ func (c *config) verify(ctx context.Context, e *evidence) *refusal {
 	if r := s.coversBody(e.req); r != nil {
 		return r
 	}
-	keys, r := s.currentKeys(ctx, e)
-	if r != nil {
-		return r
-	}
 	urls := e.urls
 	if len(urls) == 0 || !s.has("url") {
 		urls = []string{""}
 	}
-	for _, u := range urls {
-		if s.matches(sent, keys, func(w io.Writer) { s.write(w, e.req, sent, u, nil) }) {
-			return s.inTime(sent, e.now)
+	ages := []time.Duration{keptFor}
+	if s.KeysURL != "" {
+		ages = append(ages, refreshAfter) // The sender may have a new key.
+	}
+	for _, maxAge := range ages {
+		keys, r := s.currentKeys(ctx, e, maxAge)
+		if r != nil {
+			return r
+		}
+		for _, u := range urls {
+			if s.matches(sent, keys, func(w io.Writer) { s.write(w, e.req, sent, u, nil) }) {
+				return s.inTime(sent, e.now)
+			}
 		}
 	}
-	return refuse(SignatureWrong, "none of %d secrets gives this signature", len(keys))
+	return refuse(SignatureWrong, "none of the secrets or keys gives this signature")
 }
 
-// currentKeys returns the keys that may have signed: the secrets, or those that are fetched.
-func (s *scheme) currentKeys(ctx context.Context, e *evidence) ([]key, *refusal) {
+// currentKeys returns the keys that may have signed: the secrets, or those that are fetched, which are kept for maxAge.
+func (s *scheme) currentKeys(ctx context.Context, e *evidence, maxAge time.Duration) ([]key, *refusal) {
 	if s.KeysURL == "" {
 		return s.keys.of(s, e.secrets), nil
 	}
@@ -90,7 +96,7 @@ func (s *scheme) currentKeys(ctx context.Context, e *evidence) ([]key, *refusal)
 	if !slices.Contains(e.secrets, account) {
 		return nil, refuse(SignatureWrong, "the account in %s is none of %d that are expected", s.AccountHeader, len(e.secrets))
 	}
-	keys, err := e.fetch.keySet(ctx, s.KeysURL)
+	keys, err := e.fetch.keySet(ctx, s.KeysURL, maxAge)
 	if err != nil {
 		return nil, &refusal{reason: KeyUnavailable, err: err}
 	}

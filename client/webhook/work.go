@@ -67,7 +67,7 @@ func (h *Handler) checkWork() error {
 
 // doWork records what was found and does its work, for as long as the answer may take.
 func (h *Handler) doWork(ctx context.Context, header http.Header, out *outcome) {
-	reqs := h.source.requests(header, out.items)
+	items, reqs := h.source.requests(header, out.items)
 	if len(reqs) == 0 {
 		return
 	}
@@ -86,11 +86,11 @@ func (h *Handler) doWork(ctx context.Context, header http.Header, out *outcome) 
 	case d := <-over:
 		switch resp := d.result.Response; {
 		case resp == nil:
-			h.count(out, req, nil, errors.Join(d.err, missing(d.err)))
+			h.count(out, items[0], nil, errors.Join(d.err, missing(d.err)))
 		case d.result.Settled:
-			h.count(out, req, resp, nil)
+			h.count(out, items[0], resp, nil)
 		default:
-			h.count(out, req, resp, nil)
+			h.count(out, items[0], resp, nil)
 			out.Reason, out.Err, out.retryAfter = WorkPending, errors.Join(d.err, errNotDone), d.result.RetryAfter
 		}
 	case <-ctx.Done():
