@@ -285,6 +285,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m, testenv.Roles{
 		"jobonce":  func(args []string) int { return cli.Main(args, os.Stdin, os.Stdout, os.Stderr) },
 		"frontend": frontendMain,
+		"receiver": receiverMain,
 	}))
 }
 
