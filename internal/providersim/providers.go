@@ -25,6 +25,10 @@ type Provider struct {
 	Again func(status int) bool
 	// RemovedByExhaustion: the subscription is removed when all attempts of one event failed.
 	RemovedByExhaustion bool
+	// DisabledAfter disables the endpoint when nothing was a success for so long, over at least DisabledInARow attempts. 0: no
+	// such rule is known.
+	DisabledAfter  time.Duration
+	DisabledInARow int
 	// Redelivery is how an event that was given up is got back.
 	Redelivery string
 	// Event makes the n-th event.
@@ -94,15 +98,15 @@ var providers = []*Provider{
 		Event: standardEvent("webhook"), Sign: signStandard("webhook"), Secret: standardSecret, Stale: standardStale, Survives: all,
 	},
 	{
-		Name: "svix", Gaps: svixGaps, Timeout: 15 * second, Redelivery: "by hand or API",
+		Name: "svix", Gaps: svixGaps, Timeout: 15 * second, DisabledAfter: 5 * 24 * hour, Redelivery: "by hand or API",
 		Event: standardEvent("svix"), Sign: signStandard("svix"), Secret: standardSecret, Stale: standardStale, Survives: all,
 	},
 	{
-		Name: "clerk", Gaps: svixGaps, Timeout: 15 * second, Redelivery: "by hand",
+		Name: "clerk", Gaps: svixGaps, Timeout: 15 * second, DisabledAfter: 5 * 24 * hour, Redelivery: "by hand",
 		Event: standardEvent("svix"), Sign: signStandard("svix"), Secret: standardSecret, Stale: standardStale, Survives: all,
 	},
 	{
-		Name: "resend", Gaps: svixGaps, Timeout: 15 * second, Redelivery: "by hand or API",
+		Name: "resend", Gaps: svixGaps, Timeout: 15 * second, DisabledAfter: 5 * 24 * hour, Redelivery: "by hand or API",
 		Event: standardEvent("svix"), Sign: signStandard("svix"), Secret: standardSecret, Stale: standardStale, Survives: all,
 	},
 	{
@@ -142,8 +146,8 @@ var providers = []*Provider{
 	},
 	{
 		Name: "square", Gaps: []time.Duration{1 * minute, 2 * minute, 4 * minute, 8 * minute, 16 * minute, 32 * minute, 60 * minute, 2 * hour, 4 * hour, 8 * hour, 8 * hour}, Timeout: 10 * second,
-		Redelivery: "read the events by its API",
-		Event:      jsonEvent(`{"event_id":"sq%d","type":"payment.created"}`, "sq%d"), Sign: signSquare, Secret: "square-secret", Stale: "older-secret",
+		DisabledAfter: 21 * 24 * hour, Redelivery: "read the events by its API",
+		Event: jsonEvent(`{"event_id":"sq%d","type":"payment.created"}`, "sq%d"), Sign: signSquare, Secret: "square-secret", Stale: "older-secret",
 		Survives: all,
 	},
 	{
@@ -181,6 +185,7 @@ var providers = []*Provider{
 	},
 	{
 		Name: "elevenlabs", Gaps: []time.Duration{30 * second, 2 * minute, 8 * minute, 30 * minute}, OK: only200, Assumed: "that retries are switched on",
+		DisabledAfter: 7 * 24 * hour, DisabledInARow: 10,
 		Again:      func(status int) bool { return status == 0 || status >= 500 || status == 429 || status == 408 },
 		Redelivery: "not known: read the conversation by its API",
 		Event:      jsonEvent(`{"type":"post_call_transcription","data":{"conversation_id":"c%d"}}`, "post_call_transcription:c%d"),

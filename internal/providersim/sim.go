@@ -40,7 +40,9 @@ type Sim struct {
 
 	now      time.Duration
 	removed  bool
-	attempts []*delivery // by time
+	failing  time.Duration // since when
+	inARow   int           // how many attempts have failed since the last success
+	attempts []*delivery   // by time
 	serial   int
 }
 
@@ -58,7 +60,7 @@ func (s *Sim) Now() time.Time { return Start.Add(s.now) }
 // Elapsed is the time since its start.
 func (s *Sim) Elapsed() time.Duration { return s.now }
 
-// Run delivers everything to h, and returns how many times a subscription was removed.
+// Run delivers everything to h, and returns how many times a subscription was removed or an endpoint disabled.
 func (s *Sim) Run(h http.Handler) (removals int) {
 	for n := range s.Scenario.Events {
 		s.add(&delivery{event: s.Provider.Event(n), at: time.Duration(n) * s.Scenario.Every, copies: max(1, s.Scenario.Copies)})
@@ -68,7 +70,7 @@ func (s *Sim) Run(h http.Handler) (removals int) {
 		s.attempts = s.attempts[1:]
 		s.now = d.at
 		if s.removed && d.at >= s.Scenario.Over {
-			s.removed = false
+			s.removed, s.inARow = false, 0
 		}
 		if s.removed {
 			continue
@@ -76,6 +78,11 @@ func (s *Sim) Run(h http.Handler) (removals int) {
 		status := s.deliver(h, d)
 		if s.Answered != nil {
 			s.Answered(d.event, s.now, status)
+		}
+		if s.disabled(status) {
+			s.removed = true
+			removals++
+			continue
 		}
 		switch {
 		case s.Provider.ok(status):
@@ -90,6 +97,19 @@ func (s *Sim) Run(h http.Handler) (removals int) {
 		}
 	}
 	return removals
+}
+
+// disabled says whether the endpoint is disabled after one more answer.
+func (s *Sim) disabled(status int) bool {
+	if s.Provider.ok(status) {
+		s.inARow = 0
+		return false
+	}
+	if s.inARow++; s.inARow == 1 {
+		s.failing = s.now
+	}
+	rule := s.Provider.DisabledAfter
+	return rule > 0 && s.now-s.failing >= rule && s.inARow >= s.Provider.DisabledInARow
 }
 
 func (s *Sim) add(d *delivery) {

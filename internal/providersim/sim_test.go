@@ -1,11 +1,13 @@
 package providersim_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,15 +160,35 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// TestPromisedAreSimulated: a sender is promised exactly when it is played here.
+// TestDisabled: an outage that outlasts a sender's rule has the endpoint disabled, and a shorter one has not.
+func TestDisabled(t *testing.T) {
+	for days, want := range map[int][]string{
+		4: {"shopify"}, 6: {"shopify", "svix", "clerk", "resend"}, 8: {"shopify", "svix", "clerk", "resend", "elevenlabs"},
+		22: {"shopify", "svix", "clerk", "resend", "elevenlabs", "square"},
+	} {
+		long := outage("", time.Duration(days)*24*time.Hour)
+		long.want = func(providersim.Survivors) int { return 0 }
+		for _, p := range providersim.Providers() {
+			if _, removals, _ := run(t, p, long, nil); (removals > 0) != slices.Contains(want, p.Name) {
+				t.Errorf("%s after %d days: disabled %d times", p.Name, days, removals)
+			}
+		}
+	}
+}
+
+// TestPromisedAreSimulated: a sender is promised exactly when it is played here, and answered before it hangs up.
 func TestPromisedAreSimulated(t *testing.T) {
-	played := make(map[string]bool)
+	played, hangsUp := make(map[string]bool), make(map[string]time.Duration)
 	for _, p := range providersim.Providers() {
-		played[p.Name] = true
+		played[p.Name], hangsUp[p.Name] = true, p.Timeout
 	}
 	for _, p := range webhook.Presets() {
 		if played[p.Name] != (p.Tier == webhook.Promised) {
 			t.Errorf("%s is %s, and played: %t", p.Name, p.Tier, played[p.Name])
+		}
+		within := cmp.Or(p.AnswerWithin, webhook.DefaultAnswerWithin)
+		if after := hangsUp[p.Name]; after > 0 && within > after*8/10 {
+			t.Errorf("%s hangs up after %v, and is answered within %v", p.Name, after, within)
 		}
 	}
 }
