@@ -22,6 +22,8 @@ const (
 	// minCandidates and candidatesEach are how much of what is due a claim chooses from: the first at least, and the second
 	// times what it takes.
 	minCandidates, candidatesEach = 64, 8
+	// examinedEach bounds how much of what is due a claim with a prefix looks at, times what it takes.
+	examinedEach = 10
 	// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
 	claimSettleTime = 2 * time.Second
 )
@@ -218,7 +220,7 @@ var candidateFields = func() bson.D {
 }()
 
 // due reads what is due, the oldest first, without bodies. Of coll's read concerns the local one shows soonest what others
-// have claimed.
+// have claimed. With a prefix it looks at the group of that alone, and for as long as there may be work that lacks one, at that.
 func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidate, f *failure) {
 	paused, err := c.inForce(ctx)
 	if err != nil {
@@ -227,8 +229,43 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	if len(paused) > 0 && paused[0].Prefix == "" {
 		return nil, nil
 	}
-	f = c.each(ctx, coll, append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...), options.Find().SetProjection(candidateFields).
-		SetLimit(int64(max(minCandidates, candidatesEach*c.req.Max))).SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
+	n, filter := max(minCandidates, candidatesEach*c.req.Max), append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...)
+	if c.req.Prefix == "" {
+		return c.candidates(ctx, coll, filter, n, options.Find())
+	}
+	n = min(n, examinedEach*c.req.Max)
+	due, f = c.inGroup(ctx, coll, job.Group(c.req.Prefix), filter, n)
+	if f != nil || c.grouped.Load() {
+		return due, f
+	}
+	older, f := c.inGroup(ctx, coll, nil, filter, n)
+	due = append(due, older...)
+	slices.SortStableFunc(due, func(a, b candidate) int { return a.Work.Due.Compare(b.Work.Due) })
+	due = due[:min(n, len(due))]
+	for i := range due {
+		due[i].place = i
+	}
+	return due, f
+}
+
+// inGroup reads the first n of a group that a filter finds; of nil, of what lacks one. It names the index, since databases that
+// guess how much they have to read may take that on job_id, and read all that ever was under the prefix. Where there is none of
+// that name, but another one on its key, the database chooses.
+func (c *claim) inGroup(ctx context.Context, coll *mongo.Collection, group any, filter bson.D, n int) (due []candidate, f *failure) {
+	filter = append(ofGroup(group), filter...)
+	due, f = c.candidates(ctx, coll, filter, n, options.Find().SetHint(groupIndexName))
+	if f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
+		return c.candidates(ctx, coll, filter, n, options.Find())
+	}
+	return due, f
+}
+
+// candidates reads the first n that a filter finds.
+func (c *claim) candidates(
+	ctx context.Context, coll *mongo.Collection, filter bson.D, n int, opts *options.FindOptionsBuilder,
+) (due []candidate, f *failure) {
+	f = c.each(ctx, coll, filter, opts.SetProjection(candidateFields).SetLimit(int64(n)).
+		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			due = append(due, candidate{r, len(due), intOf(doc.Lookup("size"))})
 		}
@@ -368,6 +405,11 @@ func heldBy(r *job.ClaimRequest, now time.Time) bson.D {
 		f = append(f, bson.E{Key: inWork(workLease + "." + leaseCaller), Value: bson.D{{Key: "$in", Value: bson.A{nil, r.Caller}}}})
 	}
 	return append(f, under(r.Prefix)...)
+}
+
+// ofGroup matches work of a group; of nil, work that lacks one.
+func ofGroup(group any) bson.D {
+	return bson.D{{Key: inWork(workGroup), Value: bson.D{{Key: "$eq", Value: group}}}}
 }
 
 // under matches jobs whose ids begin with the prefix, if there is one. It ends in ":", after which comes ";".

@@ -160,7 +160,7 @@ func TestClockLostMeanwhile(t *testing.T) {
 				return expired
 			})
 			f.answerWith("find", func(command bson.Raw) bson.D {
-				if command.Lookup("filter", "work.claim_id").Type != 0 {
+				if command.Lookup("filter", "work.claim_id").Type != 0 || command.Lookup("filter", "work.group").Type != 0 {
 					return cursorOf()
 				}
 				return cursorOf(lapsed...)

@@ -18,7 +18,7 @@ func TestDocsAreComplete(t *testing.T) {
 	}
 	for _, field := range []string{fieldJobID, fieldEvent, fieldStatus, fieldPayload, fieldFirstSeen, fieldDeliveries, fieldPayloadText, fieldPayloadForm,
 		fieldPayloadBytes, fieldPayloadDropped, fieldFingerprint, fieldRequestID, fieldCaller, fieldSource, fieldContentType, fieldTraceparent, fieldPayloadOmitted, fieldLastSeen, fieldConflicts,
-		fieldLastConflict, fieldWork, workState, workMode, workDue, workToken, workGeneration, workAttempts, workRequeues, workClaimID, workLease, workResult, workError} {
+		fieldLastConflict, fieldWork, workState, workMode, workDue, workGroup, workToken, workGeneration, workAttempts, workRequeues, workClaimID, workLease, workResult, workError} {
 		rows = append(rows, "| `"+field+"` |")
 	}
 	for _, row := range rows {

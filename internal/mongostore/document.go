@@ -48,6 +48,7 @@ const (
 	workMode        = "mode"
 	workDue         = "due"
 	workGranted     = "granted" // milliseconds
+	workGroup       = "group"   // see [job.Group]; stands beside due
 	workLapses      = "lapses"
 	workRequeues    = "requeues"
 	workToken       = "token"
@@ -147,7 +148,12 @@ func appendRecord(b []byte, r *job.Record, embed embedding) (_ []byte, embedded 
 		b = bsoncore.AppendInt64Element(b, fieldPayloadOmitted, r.BodyOmitted)
 	}
 	if r.Work.State != job.StateUntracked {
-		b = bsoncore.AppendDocumentElement(b, fieldWork, workDocument(&r.Work, r.Work.RequestFingerprint != r.Fingerprint))
+		work, d := bsoncore.AppendDocumentElementStart(b, fieldWork)
+		d = appendWork(d, &r.Work, r.Work.RequestFingerprint != r.Fingerprint)
+		if !r.Work.Due.IsZero() {
+			d = bsoncore.AppendStringElement(d, workGroup, job.Group(r.JobID))
+		}
+		b = end(d, work)
 	}
 	return b, embedded
 }
@@ -159,6 +165,10 @@ func inWork(field string) string { return fieldWork + "." + field }
 // The fingerprint may be left out where it is the record's.
 func workDocument(w *job.Work, fingerprint bool) bsoncore.Document {
 	top, b := bsoncore.AppendDocumentStart(nil)
+	return end(appendWork(b, w, fingerprint), top)
+}
+
+func appendWork(b []byte, w *job.Work, fingerprint bool) []byte {
 	b = bsoncore.AppendStringElement(b, workState, w.State.String())
 	b = bsoncore.AppendStringElement(b, workMode, w.Mode.String())
 	if !w.Due.IsZero() {
@@ -185,7 +195,7 @@ func workDocument(w *job.Work, fingerprint bool) bsoncore.Document {
 		lease, d := bsoncore.AppendDocumentElementStart(b, workLease)
 		b = end(appendNonEmpty(d, leaseCaller, w.Caller), lease)
 	}
-	return end(b, top)
+	return b
 }
 
 // workChange is the update that turns the work before into the one after, field by field: a newer version may have put
@@ -212,6 +222,9 @@ func workChange(before, after *job.Work) bson.D {
 		set = append(set, bson.E{Key: inWork(workLease), Value: lease})
 	case ended && lease.Type == 0:
 		unset = append(unset, bson.E{Key: inWork(workLease), Value: ""})
+	}
+	if !before.Due.IsZero() && after.Due.IsZero() {
+		unset = append(unset, bson.E{Key: inWork(workGroup), Value: ""})
 	}
 	var change bson.D
 	if len(set) > 0 {

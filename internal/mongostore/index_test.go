@@ -109,7 +109,7 @@ func TestCreateIndexesRefused(t *testing.T) {
 	options, specs := failure(85, "IndexOptionsConflict", "exists with other options"), failure(86, "IndexKeySpecsConflict", "same name")
 	denied := failure(13, "Unauthorized", "not authorized on app")
 	other := bson.D{{Key: "key", Value: bson.D{{Key: "other", Value: 1}}}, {Key: "name", Value: "job_id_1"}}
-	work := []bson.D{{{Key: "name", Value: "work.due_1"}}, {{Key: "name", Value: "work.claim_id_1"}}}
+	work := []bson.D{{{Key: "name", Value: "work.due_1"}}, {{Key: "name", Value: "work.claim_id_1"}}, {{Key: "name", Value: "work.group_1_work.due_1"}}}
 	for name, c := range map[string]struct {
 		indexes []bson.D
 		refusal bson.D
@@ -167,7 +167,7 @@ func TestCommitQuorum(t *testing.T) {
 			s, _ := openFake(t, f)
 			awaitReady(t, s)
 			commands := f.commands("createIndexes")
-			if len(commands) != 8 || !isUnique(commands[0]) {
+			if len(commands) != 9 || !isUnique(commands[0]) {
 				t.Errorf("%s: %d createIndexes", kind, len(commands))
 			}
 			for _, c := range commands {

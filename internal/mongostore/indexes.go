@@ -30,18 +30,25 @@ func uniqueIndex() bson.D {
 	return bson.D{{Key: "key", Value: bson.D{{Key: fieldJobID, Value: 1}}}, {Key: "name", Value: indexName}, {Key: "unique", Value: true}}
 }
 
+// groupIndexName is what createIndex({"work.group": 1, "work.due": 1}) names it by itself.
+const groupIndexName = fieldWork + "." + workGroup + "_1_" + fieldWork + "." + workDue + "_1"
+
 // workIndexes are what claims need. Each is partial, so that finished and untracked jobs, which lack the field, cost
-// nothing.
+// nothing. The last is for claims with a prefix.
 func workIndexes() []bson.D {
-	var specs []bson.D
-	for _, field := range []string{inWork(workDue), inWork(workClaimID)} {
-		specs = append(specs, bson.D{
-			{Key: "key", Value: bson.D{{Key: field, Value: 1}}},
-			{Key: "name", Value: field + "_1"},
-			{Key: "partialFilterExpression", Value: bson.D{{Key: field, Value: bson.D{{Key: "$exists", Value: true}}}}},
-		})
+	index := func(name, needs string, key ...string) bson.D {
+		var fields bson.D
+		for _, field := range key {
+			fields = append(fields, bson.E{Key: field, Value: 1})
+		}
+		return bson.D{
+			{Key: "key", Value: fields},
+			{Key: "name", Value: name},
+			{Key: "partialFilterExpression", Value: bson.D{{Key: needs, Value: bson.D{{Key: "$exists", Value: true}}}}},
+		}
 	}
-	return specs
+	due, claimID := inWork(workDue), inWork(workClaimID)
+	return []bson.D{index(due+"_1", due, due), index(claimID+"_1", claimID, claimID), index(groupIndexName, due, inWork(workGroup), due)}
 }
 
 // listIndexes are what lists of jobs need.

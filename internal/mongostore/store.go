@@ -61,6 +61,8 @@ type Store struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
 	keeping sync.WaitGroup // keepTime and keepWork
+	// grouped is set once no work was found that lacks its group.
+	grouped atomic.Bool
 	// unclaimable is how much work is due that can never be claimed.
 	unclaimable atomic.Int64
 

@@ -7,6 +7,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 const (
@@ -27,6 +29,9 @@ func (s *Store) keepWork(ctx context.Context) {
 		part, cancel := context.WithTimeout(ctx, prepareTimeout)
 		from = s.anchor(part, from)
 		s.countUnclaimable(part)
+		for more := true; more; {
+			more = s.group(part)
+		}
 		cancel()
 		select {
 		case <-ctx.Done():
@@ -80,6 +85,38 @@ func (s *Store) anchor(ctx context.Context, from time.Time) (end time.Time) {
 		return end.Add(-time.Millisecond)
 	}
 	return end
+}
+
+// group gives work that is due its group, where an older version has recorded it without: a bounded part of it. It tells
+// whether there may be more now. What is left when it fails, or its time is over, the next round finds.
+func (s *Store) group(ctx context.Context) (more bool) {
+	if s.CheckWork(ctx) != nil { // without the index it would look at all that is due
+		return false
+	}
+	lacking := append(ofGroup(nil), bson.E{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}}},
+		bson.E{Key: fieldJobID, Value: bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}})
+	var models []mongo.WriteModel
+	f := s.each(ctx, s.coll, lacking, options.Find().SetProjection(bson.D{{Key: fieldJobID, Value: 1}}).SetLimit(upkeepPart),
+		func(doc bson.Raw) bool {
+			id := textOf(doc.Lookup(fieldJobID))
+			models = append(models, mongo.NewUpdateOneModel().
+				SetFilter(bson.D{{Key: fieldJobID, Value: id}, {Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}}}}).
+				SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: inWork(workGroup), Value: job.Group(id)}}}}))
+			return true
+		})
+	if f == nil && len(models) > 0 {
+		if _, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
+			f = &failure{fateUnknown, err}
+		}
+	}
+	if f != nil {
+		s.log.Warn("cannot give work its group, by which claims with a prefix find it", "store", s.String(), "error", s.explain(f))
+		return false
+	}
+	if more = len(models) == upkeepPart; !more {
+		s.grouped.Store(true)
+	}
+	return more
 }
 
 // countUnclaimable counts the work that is due and can never be claimed, since its state is none of ours, or its job_id no
