@@ -83,7 +83,7 @@ func TestAccess(t *testing.T) {
 	var entries strings.Builder
 	for name, rest := range map[string]string{
 		"record": "allow: [record]", "queued": "allow: [record: [queued]]", "work": "allow: [work]", "read": "allow: [read]",
-		"read_bodies": "allow: [read_bodies]", "expect": "allow: [expect]", "admin": "allow: [admin]",
+		"read_bodies": "allow: [read_bodies]", "expect": "allow: [expect]", "metrics": "allow: [metrics]", "admin": "allow: [admin]",
 		"everything": "allow: [record, work, admin, expect]", "shop": "allow: [record, work, read], job_id_prefix: 'shop:'",
 		"shopadmin": "allow: [admin, expect], job_id_prefix: 'shop:'",
 		"expired":   "allow: [record], expires: 2020-01-01",

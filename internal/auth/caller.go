@@ -23,16 +23,18 @@ const (
 	ReadBodies
 	Expect
 	Admin
+	// Metrics is to read /metrics, where that needs a right. It is a right to no call.
+	Metrics
 
 	// Record is what the word "record" gives.
 	Record = RecordUntracked | RecordLeased | RecordQueued
-	// Any is every right.
+	// Any is every right to call.
 	Any = Record | Work | Read | ReadBodies | Expect | Admin
 )
 
 // words are the rights as the auth file has them.
 var words = map[string]Rights{
-	"record": Record, "work": Work, "read": Read, "read_bodies": ReadBodies | Read, "expect": Expect, "admin": Admin | ReadBodies | Read,
+	"record": Record, "work": Work, "read": Read, "read_bodies": ReadBodies | Read, "expect": Expect, "metrics": Metrics, "admin": Admin | ReadBodies | Read,
 }
 
 // modes are the work modes that the right to record may be narrowed to.

@@ -3,6 +3,8 @@ package auth
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -199,13 +201,18 @@ func (k *keySet) ask() <-chan struct{} {
 			return nil
 		}
 		k.next = make(chan struct{})
-		select {
-		case k.want <- struct{}{}:
-		default: // It is wanted already.
-		}
+		k.fetchSoon()
 	}
 	k.waiting++
 	return k.next
+}
+
+// fetchSoon has the keys fetched, and waits for nothing.
+func (k *keySet) fetchSoon() {
+	select {
+	case k.want <- struct{}{}:
+	default: // It is wanted already.
+	}
 }
 
 func (s *knownKeys) has(id string) bool { return id == "" || len(s.keys.Key(id)) > 0 }
@@ -230,12 +237,25 @@ func (s *knownKeys) VerifySignature(_ context.Context, token string) ([]byte, er
 
 // issuerTransport bounds the issuer's answers, and shows it a token where it wants to know who asks.
 type issuerTransport struct {
-	*http.Transport
 	tokenFile string
+	current   atomic.Pointer[http.Transport]
 }
 
+// trust has the issuer's certificate checked against the authorities from the next connection on, of which it leaves none open;
+// nil: the system's.
+func (t *issuerTransport) trust(pool *x509.CertPool) {
+	fresh := http.DefaultTransport.(*http.Transport).Clone()
+	fresh.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	if old := t.current.Swap(fresh); old != nil {
+		old.CloseIdleConnections()
+	}
+}
+
+// CloseIdleConnections is for [http.Client.CloseIdleConnections].
+func (t *issuerTransport) CloseIdleConnections() { t.current.Load().CloseIdleConnections() }
+
 // RoundTrip implements [http.RoundTripper].
-func (t issuerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *issuerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if t.tokenFile != "" {
 		token, err := os.ReadFile(t.tokenFile)
 		if err != nil {
@@ -244,7 +264,7 @@ func (t issuerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	resp, err := t.Transport.RoundTrip(req)
+	resp, err := t.current.Load().RoundTrip(req)
 	if err == nil {
 		resp.Body = struct {
 			io.Reader

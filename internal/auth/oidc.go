@@ -3,7 +3,7 @@ package auth
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"sync"
 	"time"
 
@@ -36,7 +35,7 @@ var algorithms = []jose.SignatureAlgorithm{
 type IssuerConfig struct {
 	// URL is the issuer's, as its tokens have it; Audience is what they must be for.
 	URL, Audience string
-	// CAFile has the authorities of the issuer's certificate. Empty: the system's.
+	// CAFile has the authorities of the issuer's certificate, and is read again when it changes. Empty: the system's.
 	CAFile string
 	// TokenFile has the token to show to the issuer when it is asked for its keys. Empty: none.
 	TokenFile string
@@ -45,11 +44,15 @@ type IssuerConfig struct {
 
 // Issuer checks the tokens of an OIDC issuer.
 type Issuer struct {
-	url      string
-	config   *oidc.Config
-	keys     *keySet
-	now      func() time.Time
-	verified verifiedTokens
+	url    string
+	config *oidc.Config
+	keys   *keySet
+	// authorities are the files with those of its certificate; nil: the system's.
+	authorities *watcher
+	transport   *issuerTransport
+	log         *slog.Logger
+	now         func() time.Time
+	verified    verifiedTokens
 }
 
 // NewIssuer makes an issuer. It does not ask it for anything: see [Authority.Run].
@@ -57,23 +60,25 @@ func NewIssuer(cfg IssuerConfig) (*Issuer, error) {
 	if err := checkURL(cfg.URL); err != nil {
 		return nil, fmt.Errorf("the OIDC issuer: %w", err)
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport := &issuerTransport{tokenFile: cfg.TokenFile}
+	transport.trust(nil)
+	client := &http.Client{
+		Transport: transport, Timeout: fetchTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	i := &Issuer{url: cfg.URL, keys: newKeySet(cfg.URL, client, cfg.Logger), transport: transport, log: cfg.Logger, now: time.Now}
 	if cfg.CAFile != "" {
-		content, err := os.ReadFile(cfg.CAFile)
+		i.authorities = &watcher{paths: []string{cfg.CAFile}}
+		contents, err := i.authorities.start()
 		if err != nil {
 			return nil, err
 		}
-		pool, err := parseAuthorities(content)
+		pool, err := parseAuthorities(contents[0])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", cfg.CAFile, err)
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		transport.trust(pool)
 	}
-	client := &http.Client{
-		Transport: issuerTransport{transport, cfg.TokenFile}, Timeout: fetchTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	i := &Issuer{url: cfg.URL, keys: newKeySet(cfg.URL, client, cfg.Logger), now: time.Now}
 	i.config = &oidc.Config{ClientID: cfg.Audience, Now: func() time.Time { return i.now().Add(-leeway) }}
 	for _, a := range algorithms {
 		i.config.SupportedSigningAlgs = append(i.config.SupportedSigningAlgs, string(a))
@@ -96,7 +101,32 @@ func checkURL(s string) error {
 
 func (i *Issuer) run(ctx context.Context) {
 	defer i.keys.client.CloseIdleConnections()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if i.authorities != nil {
+			i.authorities.run(ctx, i.take)
+		}
+	}()
 	i.keys.run(ctx)
+	<-done
+}
+
+// take takes new authorities of the issuer's certificate, and has the keys fetched, which may have failed for want of them; or
+// says loudly that the old ones stay.
+func (i *Issuer) take(contents [][]byte, err error) {
+	file := slog.String("file", i.authorities.paths[0])
+	var pool *x509.CertPool
+	if err == nil {
+		pool, err = parseAuthorities(contents[0])
+	}
+	if err != nil {
+		i.log.Error("the authorities of the OIDC issuer's certificate have changed and cannot be used; they stay as they were", file, "error", err)
+		return
+	}
+	i.transport.trust(pool)
+	i.keys.fetchSoon()
+	i.log.Info("the authorities of the OIDC issuer's certificate have changed and are in force", file)
 }
 
 // verifiedToken is a token whose signature, issuer and audience were checked.

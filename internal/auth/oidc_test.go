@@ -2,12 +2,17 @@ package auth
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +206,55 @@ func TestOIDCWithoutIssuer(t *testing.T) {
 			t.Errorf("the keys were asked for %d times", n)
 		}
 	})
+}
+
+// TestIssuerAuthoritiesAreReadAgain: an issuer whose certificate is of another authority is reached once the file has that, and
+// a broken file changes nothing.
+func TestIssuerAuthoritiesAreReadAgain(t *testing.T) {
+	issuer, before, after := testenv.NewIssuer(t), testenv.NewCA(t, "before"), testenv.NewCA(t, "after")
+	cert := after.Issue("127.0.0.1").TLS(t)
+	server := httptest.NewUnstartedServer(issuer)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	file := testenv.WriteFile(t, t.TempDir(), "ca.pem", before.PEM)
+	i, err := NewIssuer(IssuerConfig{URL: server.URL, Audience: "jobonce", CAFile: file, Logger: testenv.Logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := func() {
+		t.Helper()
+		var unknown x509.UnknownAuthorityError
+		if err := i.keys.fetch(t.Context()); !errors.As(err, &unknown) {
+			t.Errorf("an issuer of another authority: %v", err)
+		}
+	}
+	look := func() { // twice: contents count once they stand still
+		for range 2 {
+			if contents, changed, err := i.authorities.look(); changed {
+				i.take(contents, err)
+			}
+		}
+	}
+	fails()
+	testenv.Must(t, os.WriteFile(file, []byte("broken"), 0o600))
+	look()
+	fails()
+	testenv.Must(t, os.WriteFile(file, after.PEM, 0o600))
+	look()
+	if len(i.keys.want) != 1 {
+		t.Error("the keys are not fetched anew")
+	}
+	// It answers, as another issuer than it is asked as, since the name in its document is that of its plain listener.
+	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "did not match") {
+		t.Errorf("its authority is known now: %v", err)
+	}
+	testenv.Must(t, os.Remove(file))
+	look()
+	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "did not match") {
+		t.Errorf("the file is gone: %v", err)
+	}
 }
 
 func TestVerifiedTokensAreBounded(t *testing.T) {

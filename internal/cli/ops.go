@@ -3,11 +3,14 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 
 	"google.golang.org/grpc"
 
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/telemetry"
 	"github.com/jobonce/jobonce/server"
@@ -18,6 +21,8 @@ import (
 type ops struct {
 	lis     net.Listener
 	metrics *telemetry.Metrics
+	// admit decides who may read the metrics; nil: everybody.
+	admit telemetry.Admit
 }
 
 // newOps binds the address; nil when that is empty.
@@ -59,6 +64,21 @@ func (o *ops) observe(batches *batch.Config, calls *server.Config) {
 	calls.StreamInterceptors = []grpc.StreamServerInterceptor{o.metrics.StreamInterceptor()}
 }
 
+// protect shows the metrics to callers with the right alone.
+func (o *ops) protect(callers *auth.Authority) {
+	o.admit = func(ctx context.Context, authorization []string) (int, error) {
+		switch caller, err := callers.Who(ctx, auth.Shown{Authorization: authorization}); {
+		case errors.Is(err, auth.ErrUnavailable):
+			return http.StatusServiceUnavailable, err
+		case err != nil:
+			return http.StatusUnauthorized, err
+		case !caller.May(auth.Metrics):
+			return http.StatusForbidden, fmt.Errorf("%s may not read the metrics", caller.Name)
+		}
+		return http.StatusOK, nil
+	}
+}
+
 // watchExpiries shows when certificates and callers expire.
 func (o *ops) watchExpiries(s security) {
 	if o == nil {
@@ -97,5 +117,5 @@ func (o *ops) run(ctx, serving context.Context, srv *server.Server, jobs *batch.
 		}
 		return jobs.Check(ctx)
 	}
-	return telemetry.NewOps(o.metrics.Gatherer(), ready, logger).Run(ctx, o.lis)
+	return telemetry.NewOps(o.metrics.Gatherer(), ready, o.admit, logger).Run(ctx, o.lis)
 }

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
@@ -47,5 +49,36 @@ func TestOpsListenByItsOldName(t *testing.T) {
 				t.Errorf("got %q, %v, want %q", cfg.opsListen, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestMetricsAuth: the metrics are for callers with the right to them.
+func TestMetricsAuth(t *testing.T) {
+	var entries strings.Builder
+	tokens := map[string]string{}
+	for name, allow := range map[string]string{
+		"prometheus": "allow: [metrics]", "shop": "allow: [record]", "late": "allow: [metrics], expires: 2020-01-01",
+	} {
+		token, sum := auth.NewToken()
+		tokens[name] = "Bearer " + token
+		entries.WriteString("- {name: " + name + ", token_sha256: " + sum + ", " + allow + "}\n")
+	}
+	callers, err := auth.Open(auth.Config{Logger: testenv.Logger(t),
+		File: testenv.WriteFile(t, t.TempDir(), "auth.yaml", []byte("callers:\n"+entries.String()+"...\n"))})
+	testenv.Must(t, err)
+	var o ops
+	o.protect(callers)
+	for _, c := range []struct {
+		shown []string
+		want  int
+	}{
+		{nil, http.StatusUnauthorized}, {[]string{"Bearer hunter2"}, http.StatusUnauthorized}, {[]string{tokens["late"]}, http.StatusUnauthorized},
+		{[]string{tokens["shop"]}, http.StatusForbidden}, {[]string{tokens["prometheus"]}, http.StatusOK},
+		{[]string{tokens["prometheus"], tokens["prometheus"]}, http.StatusUnauthorized},
+	} {
+		status, err := o.admit(t.Context(), c.shown)
+		if status != c.want || (err == nil) != (c.want == http.StatusOK) {
+			t.Errorf("%q: %d, %v; want %d", c.shown, status, err, c.want)
+		}
 	}
 }

@@ -19,7 +19,7 @@ type securityConfig struct {
 	minVersion                            config.Choice
 	authFile                              string
 	issuer, audience, issuerCA, tokenFile string
-	insecure                              bool
+	insecure, metricsAuth                 bool
 }
 
 func newSecurityConfig() securityConfig {
@@ -28,7 +28,7 @@ func newSecurityConfig() securityConfig {
 
 func (c *securityConfig) declare(keys *pflag.FlagSet) {
 	keys.StringVar(&c.cert, "tls-cert", "", "PEM `file` of the certificate, with those between it and the authority; needs --tls-key.\n"+
-		"This file, the key, --tls-client-ca and --auth-file are read again when they change")
+		"This file, the key, --tls-client-ca, --auth-file and --oidc-ca-cert are read again when they change")
 	keys.StringVar(&c.key, "tls-key", "", "PEM `file` of the certificate's key")
 	keys.StringVar(&c.clientCA, "tls-client-ca", "", "PEM `file` of the authorities of client certificates, which callers in --auth-file may show")
 	keys.Var(&c.minVersion, "tls-min-version", "oldest version of TLS to speak")
@@ -37,6 +37,7 @@ func (c *securityConfig) declare(keys *pflag.FlagSet) {
 	keys.StringVar(&c.audience, "oidc-audience", "", "`audience` that these tokens must be for")
 	keys.StringVar(&c.issuerCA, "oidc-ca-cert", "", "PEM `file` of the authorities of the issuer's certificate, instead of the system's")
 	keys.StringVar(&c.tokenFile, "oidc-token-file", "", "`file` with a token to show to the issuer when it is asked for its keys, as Kubernetes wants")
+	keys.BoolVar(&c.metricsAuth, "metrics-auth", false, "show /metrics of --ops-listen to callers in --auth-file with the right metrics alone")
 	keys.BoolVar(&c.insecure, "insecure", false, "serve beyond this machine without TLS or without callers: for networks that keep others out")
 }
 
@@ -49,6 +50,8 @@ func (c *securityConfig) check() error {
 		return usagef("--tls-client-ca needs --tls-cert and --tls-key")
 	case c.clientCA != "" && c.authFile == "":
 		return usagef("--tls-client-ca needs --auth-file, which says what the owners of the certificates may do")
+	case c.metricsAuth && c.authFile == "":
+		return usagef("--metrics-auth needs --auth-file, which says who has the right metrics")
 	case (c.issuer == "") != (c.audience == ""):
 		return usagef("--oidc-issuer and --oidc-audience go together")
 	case c.issuer != "" && c.authFile == "":

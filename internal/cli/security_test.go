@@ -49,6 +49,8 @@ func TestListenersProtection(t *testing.T) {
 func TestSecurityFlags(t *testing.T) {
 	dir := t.TempDir()
 	file := testenv.WriteFile(t, dir, "broken", []byte("callers: []\n...\n"))
+	_, sum := auth.NewToken()
+	good := testenv.WriteFile(t, dir, "good", []byte("callers: [{name: a, token_sha256: "+sum+", allow: [metrics]}]\n...\n"))
 	for args, want := range map[string]string{
 		"--tls-cert c": "--tls-cert and --tls-key go together", "--tls-key k": "--tls-cert and --tls-key go together",
 		"--tls-client-ca c --auth-file a":                              "--tls-client-ca needs --tls-cert",
@@ -57,6 +59,8 @@ func TestSecurityFlags(t *testing.T) {
 		"--oidc-audience x --auth-file a":                              "go together",
 		"--oidc-issuer https://i --oidc-audience x":                    "--oidc-issuer needs --auth-file",
 		"--oidc-ca-cert c":                                             "need --oidc-issuer",
+		"--metrics-auth --ops-listen 127.0.0.1:0":                      "--metrics-auth needs --auth-file",
+		"--metrics-auth --auth-file " + good:                           "--metrics-auth needs --ops-listen",
 		"--tls-cert missing --tls-key missing":                         "the flags are --tls-cert",
 		"--auth-file missing":                                          "cannot read the auth file: open missing",
 		"--auth-file " + file:                                          file + ": it has no callers",

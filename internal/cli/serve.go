@@ -150,6 +150,12 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer ops.close()
+	if cfg.security.metricsAuth {
+		if ops == nil {
+			return usagef("--metrics-auth needs --ops-listen")
+		}
+		ops.protect(protected.callers)
+	}
 	tracing, err := newTracing(ctx, "jobonce", logger)
 	if err != nil {
 		return err

@@ -215,7 +215,7 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 		// It tells of the frontend to its end, so it ends last.
 		opsCtx, stopOps := context.WithCancel(context.WithoutCancel(ctx))
 		ops := make(chan error, 1)
-		go func() { ops <- telemetry.NewOps(front.Metrics.Gatherer(), ready, logger).Run(opsCtx, opsLis) }()
+		go func() { ops <- telemetry.NewOps(front.Metrics.Gatherer(), ready, nil, logger).Run(opsCtx, opsLis) }()
 		defer func() {
 			stopOps()
 			err = errors.Join(err, <-ops)

@@ -67,7 +67,7 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 // scrape returns the lines of /metrics.
 func scrape(t *testing.T, m *Metrics) []string {
 	t.Helper()
-	code, body := get(t, NewOps(m.Gatherer(), isReady, testenv.Logger(t)).server.Handler, http.MethodGet, "/metrics")
+	code, body := get(t, NewOps(m.Gatherer(), isReady, nil, testenv.Logger(t)).server.Handler, http.MethodGet, "/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("%d: %s", code, body)
 	}

@@ -29,19 +29,34 @@ const (
 //	/livez    200 as long as the process runs
 //	/readyz   200 when the service is ready, else 503 with the reason
 //
-// It has no authentication, and the reason may name hosts and paths: it is for a network that only operators reach.
+// It has no authentication, but that /metrics may have one, and the reason may name hosts and paths: it is for a network that
+// only operators reach.
 type Ops struct {
 	server *http.Server
 }
 
-// NewOps makes a listener that shows the metrics of m. check returns nil when the service is ready, otherwise why it is not. It starts
-// nothing.
-func NewOps(m prometheus.Gatherer, check func(context.Context) error, logger *slog.Logger) *Ops {
+// Admit decides whether a request may read the metrics: by the values of its header Authorization. The error is what it is told,
+// with the status.
+type Admit func(ctx context.Context, authorization []string) (status int, err error)
+
+// NewOps makes a listener that shows m to those whom admit lets, everybody when it is nil. check returns nil when the service
+// is ready, otherwise why it is not. It starts nothing.
+func NewOps(m prometheus.Gatherer, check func(context.Context) error, admit Admit, logger *slog.Logger) *Ops {
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelWarn)
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m, promhttp.HandlerOpts{
-		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
-	}))
+	metrics := promhttp.HandlerFor(m, promhttp.HandlerOpts{ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if admit != nil {
+			if status, err := admit(r.Context(), r.Header.Values("Authorization")); err != nil {
+				if status == http.StatusUnauthorized {
+					w.Header().Set("WWW-Authenticate", "Bearer")
+				}
+				say(w, status, err.Error())
+				return
+			}
+		}
+		metrics.ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/testenv"
@@ -17,7 +18,7 @@ func TestPages(t *testing.T) {
 			t.Error("the store is asked without a deadline")
 		}
 		return ready
-	}, testenv.Logger(t))
+	}, nil, testenv.Logger(t))
 	for _, tc := range []struct {
 		ready        error
 		method, path string
@@ -40,6 +41,32 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestAdmit: whom the metrics are not for is told why; the probes are for everybody.
+func TestAdmit(t *testing.T) {
+	ops := NewOps(NewMetrics(Build{}).Gatherer(), func(context.Context) error { return nil }, func(_ context.Context, shown []string) (int, error) {
+		if len(shown) == 1 && shown[0] == "Bearer good" {
+			return http.StatusOK, nil
+		}
+		return http.StatusUnauthorized, errors.New("who are you?")
+	}, testenv.Logger(t))
+	for _, c := range []struct {
+		path  string
+		shown []string
+		code  int
+	}{
+		{"/metrics", nil, 401}, {"/metrics", []string{"Bearer bad"}, 401}, {"/metrics", []string{"Bearer good"}, 200},
+		{"/metrics", []string{"Bearer good", "Bearer good"}, 401}, {"/livez", nil, 200}, {"/readyz", nil, 200},
+	} {
+		r, w := httptest.NewRequest(http.MethodGet, c.path, nil), httptest.NewRecorder()
+		r.Header["Authorization"] = c.shown
+		ops.server.Handler.ServeHTTP(w, r)
+		asks := w.Header().Get("WWW-Authenticate") == "Bearer"
+		if w.Code != c.code || (c.code == 401) != (w.Body.String() == "who are you?\n") || asks != (c.code == 401) {
+			t.Errorf("%s as %q: %d %.60q, asks for a token: %t; want %d", c.path, c.shown, w.Code, w.Body, asks, c.code)
+		}
+	}
+}
+
 // start runs a listener and returns the address, what ends it, and what Run returns.
 func start(t *testing.T, check func(context.Context) error) (base string, lis net.Listener, stop func(), ended <-chan error) {
 	t.Helper()
@@ -47,7 +74,7 @@ func start(t *testing.T, check func(context.Context) error) (base string, lis ne
 	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	ops := NewOps(NewMetrics(Build{}).Gatherer(), check, testenv.Logger(t))
+	ops := NewOps(NewMetrics(Build{}).Gatherer(), check, nil, testenv.Logger(t))
 	go func() { done <- ops.Run(ctx, lis) }()
 	return "http://" + lis.Addr().String(), lis, cancel, done
 }
