@@ -32,6 +32,7 @@ type spec struct {
 	// Database and Collection are for MongoDB.
 	Database, Collection string
 	Callers, BodyBytes   int
+	secured
 }
 
 // order is a workload, and what else a child must know of it.

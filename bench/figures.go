@@ -38,6 +38,9 @@ func ratiosOf(g group, as func(kind string) string) []figure {
 			same("disk_vs_direct", diskBytes, kindService, kindDirect)
 		}
 	}
+	if has(kindSecure) {
+		same("secure_cpu_vs_plain", cpu, kindSecure, kindService)
+	}
 	if has(kindRelay) {
 		same("relay.p50_vs_direct", p50, kindRelay, kindDirect)
 		same("p50_vs_relay", p50, kindService, kindRelay)

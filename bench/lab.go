@@ -92,7 +92,7 @@ func (l *lab) place(ctx context.Context, g group, kind string, others map[string
 	}
 	p.bench, p.spec.Kind = version.bench, base
 	switch base {
-	case kindSmall, kindLarge:
+	case kindSmall, kindLarge, kindSecure:
 		p.spec.Kind = kindService
 	case kindService, kindTwo, kindFour:
 		if g.work {
@@ -114,9 +114,17 @@ func (l *lab) service(
 		jobs = l.cfg.large
 	}
 	if g.store == mongodb {
-		return l.mongoService(ctx, g.cell(kind), version, jobs, instances(kind), undo)
+		return l.mongoService(ctx, g, kind, version, jobs, undo)
 	}
-	return l.embeddedService(ctx, version, jobs, undo)
+	return l.embeddedService(ctx, kind, version, jobs, undo)
+}
+
+// secure is how a service of the kind is reached, and the flags for that.
+func (l *lab) secure(kind string, version programs) (secured, []string, error) {
+	if base, _ := older(kind); base != kindSecure {
+		return secured{}, nil, nil
+	}
+	return secure(l.dir, version.jobonce)
 }
 
 // server is one that all groups share.
@@ -138,35 +146,45 @@ func (l *lab) server(ctx context.Context, kind string) (place, error) {
 }
 
 // embeddedService is a service on a new embedded store that holds some jobs.
-func (l *lab) embeddedService(ctx context.Context, version programs, jobs int, undo *cleanup) (place, error) {
+func (l *lab) embeddedService(ctx context.Context, kind string, version programs, jobs int, undo *cleanup) (place, error) {
+	reach, flags, err := l.secure(kind, version)
+	if err != nil {
+		return place{}, err
+	}
 	data, err := os.MkdirTemp(l.dir, "embedded-")
 	if err != nil {
 		return place{}, err
 	}
 	undo.add(func() { _ = os.RemoveAll(data) })
-	p, address, err := startServe(ctx, l.dir, version.jobonce, nil, "--data-dir", data)
+	p, address, err := startServe(ctx, l.dir, version.jobonce, nil, append(flags, "--data-dir", data)...)
 	if err != nil {
 		return place{}, err
 	}
 	undo.add(p.stop)
-	if err := seedService(ctx, address, jobs, seedBody); err != nil {
+	reached := spec{Address: address, secured: reach}
+	if err := seedService(ctx, reached, jobs, seedBody); err != nil {
 		return place{}, err
 	}
-	return place{spec: spec{Address: address}, pids: []int{p.pid()}}, nil
+	return place{spec: reached, pids: []int{p.pid()}}, nil
 }
 
 // mongoService is a service, of so many instances, on a new collection that holds some jobs.
 func (l *lab) mongoService(
-	ctx context.Context, cell string, version programs, jobs, instances int, undo *cleanup,
+	ctx context.Context, g group, kind string, version programs, jobs int, undo *cleanup,
 ) (place, error) {
 	if err := l.openDatabase(ctx); err != nil {
 		return place{}, err
 	}
-	p := place{collection: l.newCollection(cell, undo)}
+	reach, flags, err := l.secure(kind, version)
+	if err != nil {
+		return place{}, err
+	}
+	instances := instances(kind)
+	p := place{collection: l.newCollection(g.cell(kind), undo)}
 	var addresses []string
 	var pids []int
 	for range instances {
-		args := []string{"--mongodb-database", l.db.name, "--mongodb-collection", p.collection}
+		args := append([]string{"--mongodb-database", l.db.name, "--mongodb-collection", p.collection}, flags...)
 		if instances > 2 { // to count costs a little, and one and two are compared with each other
 			ops, err := freeAddress()
 			if err != nil {
@@ -182,7 +200,11 @@ func (l *lab) mongoService(
 		undo.add(server.stop)
 		addresses, pids = append(addresses, address), append(pids, server.pid())
 	}
-	c, err := client.New(addresses[0])
+	opts, err := reach.options()
+	if err != nil {
+		return place{}, err
+	}
+	c, err := client.New(addresses[0], opts...)
 	if err != nil {
 		return place{}, err
 	}
@@ -195,7 +217,7 @@ func (l *lab) mongoService(
 	if err := l.db.seedCopies(ctx, p.collection, jobs); err != nil {
 		return place{}, err
 	}
-	p.spec, p.pids = spec{Address: strings.Join(addresses, ",")}, l.withDatabase(pids...)
+	p.spec, p.pids = spec{Address: strings.Join(addresses, ","), secured: reach}, l.withDatabase(pids...)
 	return p, nil
 }
 

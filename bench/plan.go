@@ -14,6 +14,7 @@ const (
 	kindBulkFull = "bulk_full"       // the same, and the body as text beside it
 	kindService  = "service"         // callers call JobOnce; in groups of work, workers of the Go client
 	kindBatching = "batching_client" // callers call JobOnce through the client's own batching
+	kindSecure   = "secure"          // callers call JobOnce by TLS, with a token
 	kindEcho     = "echo"            // callers call a bare gRPC server that does nothing
 	kindFrontend = "frontend"        // senders deliver webhooks to a handler of client/webhook, which calls JobOnce
 	kindBareHTTP = "bare_http"       // senders deliver them to a handler that verifies and does nothing
@@ -38,7 +39,7 @@ func older(kind string) (base string, old bool) { return strings.CutSuffix(kind,
 
 // before is the kind with an older JobOnce, which is the same where JobOnce takes no part.
 func before(kind string) string {
-	if slices.Contains([]string{kindService, kindBatching, kindTwo, kindFour}, kind) {
+	if slices.Contains([]string{kindService, kindSecure, kindBatching, kindTwo, kindFour}, kind) {
 		return kind + beforeSuffix
 	}
 	return kind
@@ -86,7 +87,8 @@ func allGroups(short bool) []group {
 	groups := []group{
 		{name: "mongo.1", store: mongodb, callers: 1, bodyBytes: kib, kinds: []string{kindDirect, kindService, kindRelay}},
 		{name: "mongo.16", store: mongodb, callers: 16, bodyBytes: kib, kinds: both},
-		{name: "mongo.64", store: mongodb, callers: 64, bodyBytes: kib, kinds: both, sizes: true},
+		{name: "mongo.64", store: mongodb, callers: 64, bodyBytes: kib, sizes: true,
+			kinds: []string{kindDirect, kindService, kindSecure}},
 		{name: "mongo.256", store: mongodb, callers: 256, bodyBytes: kib,
 			kinds: []string{kindDirect, kindService, kindBatching, kindBulk, kindBulkOnce}},
 		{name: "mongo.64.dup30", store: mongodb, callers: 64, duplicates: 30, bodyBytes: kib, kinds: both},
@@ -103,7 +105,7 @@ func allGroups(short bool) []group {
 		{name: "embedded.1", store: embedded, callers: 1, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.16", store: embedded, callers: 16, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.64", store: embedded, callers: 64, bodyBytes: kib,
-			kinds: []string{kindService, kindEcho, kindPostgres, kindRedis}},
+			kinds: []string{kindService, kindSecure, kindEcho, kindPostgres, kindRedis}},
 		{name: "embedded.256", store: embedded, callers: 256, bodyBytes: kib,
 			kinds: []string{kindService, kindBatching, kindRedis}},
 		{name: "embedded.64.dup30", store: embedded, callers: 64, duplicates: 30, bodyBytes: kib, kinds: []string{kindService}},

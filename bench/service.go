@@ -18,7 +18,11 @@ import (
 
 // newService is callers of JobOnce. Each call counts by itself, so the client does not retry.
 func newService(s spec, batching bool) (runner, string, error) {
-	opts := []client.Option{client.WithoutRetry()}
+	opts, err := s.options()
+	if err != nil {
+		return nil, "", err
+	}
+	opts = append(opts, client.WithoutRetry())
 	if !batching {
 		opts = append(opts, client.WithoutBatching())
 	}
@@ -55,8 +59,12 @@ func startServe(ctx context.Context, dir, binary string, env []string, args ...s
 const seedRun = "seed"
 
 // seedService records n jobs through the service, in batches.
-func seedService(ctx context.Context, address string, n, bodyBytes int) error {
-	c, err := client.New(address)
+func seedService(ctx context.Context, s spec, n, bodyBytes int) error {
+	opts, err := s.options()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(s.Address, opts...)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ token's SHA-256; the token is shown once, on standard error, or goes to the file
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&e.Name, "name", "", "`name` of the caller")
-	flags.StringVar(&allow, "allow", "", "`rights` of the caller, with commas between them: record, work, read, read_bodies, expect, admin")
+	flags.StringVar(&allow, "allow", "", "`rights` of the caller, with commas between them: record, work, read, read_bodies, expect, metrics, admin")
 	flags.StringVar(&e.JobIDPrefix, "job-id-prefix", "", "`prefix`, with a colon at its end, of the ids of the jobs that it may touch; any when left out")
 	flags.StringVar(&expires, "expires", "", "`time` when the token ends, in RFC 3339, or a day; never when left out")
 	flags.Float64Var(&e.Rate, "rate", 0, "most calls a second to each instance of the service; any number when left out")
