@@ -21,6 +21,11 @@ func grouped(t *testing.T) *Store {
 	testenv.Must(t, err)
 	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	deadline := time.After(time.Minute)
+	select {
+	case <-s.Ready():
+	case <-deadline:
+		t.Fatal(s.Check(t.Context()))
+	}
 	for s.CheckWork(t.Context()) != nil || s.group(t.Context()) || !s.grouped.Load() {
 		select {
 		case <-deadline:
@@ -105,6 +110,11 @@ func TestGroupStandsWithDue(t *testing.T) {
 	want("released", "shop")
 	testenv.Must(t, job.Complete(t.Context(), s, "shop:eu:1", claim(), ""))
 	want("completed", "<none>")
+	r, err := s.Get(t.Context(), "shop:eu:1", false)
+	testenv.Must(t, err)
+	_, _, err = s.Requeue(t.Context(), job.Requeue{Expected: job.ExpectedOf(&r), Force: true})
+	testenv.Must(t, err)
+	want("requeued", "shop")
 }
 
 // TestOlderWorkGetsItsGroup: claims with a prefix find work that an older version has recorded, and it gets its group, a part at

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -87,8 +89,14 @@ var errChanged = errors.New("the work was changed meanwhile")
 
 // swap puts r's work into the state next, provided that it is still as read.
 func (s *Store) swap(ctx context.Context, r *stored, next *job.Work) *failure {
+	change := workChange(&r.Work, next)
+	for i, e := range change {
+		if e.Key == "$set" && r.Work.Due.IsZero() && !next.Due.IsZero() { // requeued
+			change[i].Value = append(e.Value.(bson.D), bson.E{Key: inWork(workGroup), Value: job.Group(r.JobID)})
+		}
+	}
 	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, r.unchanged(), workChange(&r.Work, next))
+	result, err := s.coll.UpdateOne(tracked, r.unchanged(), change)
 	if err != nil {
 		f := writeFailed(err, sent)
 		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", r.JobID, "error", s.explain(f))
