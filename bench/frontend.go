@@ -85,7 +85,7 @@ func (l *lab) frontend(ctx context.Context, kind string, version programs, undo 
 	var behind place
 	if kind == kindFrontend {
 		var err error
-		if behind, err = l.embeddedService(ctx, version, l.cfg.seed, undo); err != nil {
+		if behind, err = l.embeddedService(ctx, kindService, version, l.cfg.seed, undo); err != nil {
 			return place{}, err
 		}
 	}
