@@ -18,10 +18,12 @@ func lookup(v any, path string) (found []any, missing bool) {
 	each := strings.HasSuffix(name, "[]")
 	name = strings.TrimSuffix(name, "[]")
 	if name != "" {
-		object, ok := v.(map[string]any)
-		if v, ok = object[name]; !ok {
+		object, _ := v.(map[string]any)
+		member, ok := object[name]
+		if !ok {
 			return []any{nil}, true
 		}
+		v = member
 	}
 	if !each {
 		return lookup(v, rest)

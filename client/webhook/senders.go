@@ -329,8 +329,9 @@ func senders() []*Preset {
 			Secret:     "the topic's ARN: SNS signs for everybody who has a topic",
 			ID:         "MessageId, perhaps: that it stays the same is not said in what was read",
 			event:      Field("Type"), handshake: handshake{signed: snsHandshake},
-			Notes:   "Subscriptions are confirmed by themselves.",
-			Sources: []string{"github.com/aws/aws-php-sns-message-validator src/MessageValidator.php", "github.com/awsdocs/amazon-sns-developer-guide doc_source/sns-message-delivery-retries.md"},
+			Notes: "Subscriptions are confirmed by themselves.",
+			Sources: []string{"github.com/aws/aws-php-sns-message-validator src/MessageValidator.php",
+				"github.com/awsdocs/amazon-sns-developer-guide doc_source/sns-message-delivery-retries.md"},
 		},
 		{
 			Name: "assemblyai", Title: "AssemblyAI", Tier: Promised,

@@ -93,7 +93,8 @@ const unpublished = "the gaps, within the published time"
 // Each fact is from the sender's pages that the preset names.
 var providers = []*Provider{
 	{
-		Name: "standard-webhooks", Gaps: []time.Duration{5 * second, 5 * minute, 30 * minute, 2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour},
+		Name:    "standard-webhooks",
+		Gaps:    []time.Duration{5 * second, 5 * minute, 30 * minute, 2 * hour, 5 * hour, 10 * hour, 14 * hour, 20 * hour, 24 * hour},
 		Assumed: "the schedule: it is the standard's example", Redelivery: "as the sender offers it",
 		Event: standardEvent("webhook"), Sign: signStandard("webhook"), Secret: standardSecret, Stale: standardStale, Survives: all,
 	},
@@ -145,7 +146,9 @@ var providers = []*Provider{
 		Survives: Survivors{100, 100, 99, 300, 100, 100},
 	},
 	{
-		Name: "square", Gaps: []time.Duration{1 * minute, 2 * minute, 4 * minute, 8 * minute, 16 * minute, 32 * minute, 60 * minute, 2 * hour, 4 * hour, 8 * hour, 8 * hour}, Timeout: 10 * second,
+		Name: "square", Timeout: 10 * second,
+		Gaps: []time.Duration{1 * minute, 2 * minute, 4 * minute, 8 * minute, 16 * minute, 32 * minute, 60 * minute,
+			2 * hour, 4 * hour, 8 * hour, 8 * hour},
 		DisabledAfter: 21 * 24 * hour, Redelivery: "read the events by its API",
 		Event: jsonEvent(`{"event_id":"sq%d","type":"payment.created"}`, "sq%d"), Sign: signSquare, Secret: "square-secret", Stale: "older-secret",
 		Survives: all,
