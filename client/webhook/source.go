@@ -53,7 +53,7 @@ type Source struct {
 	// AllEvents also records what the preset leaves out, such as "started" of senders of job lifecycles.
 	AllEvents bool
 
-	// IDInHeader says that ID, Event, Status and When look at nothing but headers and query. Bodies over the limit, up to
+	// IDInHeader says that those of ID, Event, Status and When that are set look at nothing but headers and query. Bodies over the limit, up to
 	// [MaxStreamed], are then verified as they come, where the signature allows it, and recorded without the body.
 	IDInHeader bool
 
@@ -168,7 +168,7 @@ func (c *config) fill(p *Preset) {
 		c.Items = p.items
 	}
 	if c.ID == nil {
-		c.ID, c.IDInHeader = p.id, c.IDInHeader || p.idInHeader && c.When == nil
+		c.ID, c.IDInHeader = p.id, p.idInHeader && (c.When == nil || c.IDInHeader)
 	}
 	if c.RetriedFor == 0 {
 		c.RetriedFor = p.RetriedFor

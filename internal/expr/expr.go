@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -104,6 +105,17 @@ type Program struct {
 	source  string
 	want    Result
 	program cel.Program
+	reads   map[string]bool
+}
+
+// ReadsOnly tells whether the expression reads no other variables than these.
+func (p *Program) ReadsOnly(variables ...string) bool {
+	for name := range p.reads {
+		if !slices.Contains(variables, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // Compile compiles an expression. The error says where in it what is wrong.
@@ -130,7 +142,13 @@ func (l *Language) Compile(source string, want Result) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Program{source: source, want: want, program: program}, nil
+	reads := make(map[string]bool)
+	for _, r := range checked.NativeRep().ReferenceMap() {
+		if r.Name != "" {
+			reads[r.Name] = true
+		}
+	}
+	return &Program{source: source, want: want, program: program, reads: reads}, nil
 }
 
 // Error is why an expression gave nothing. It has nothing in it of what the expression has read.

@@ -127,6 +127,19 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+func TestReadsOnly(t *testing.T) {
+	for source, want := range map[string]bool{
+		`header["a"]`: true, `header["a"] + text`: false, `body.id`: false, `"x"`: true,
+		`has(body.id) ? "a" : "b"`: false,
+	} {
+		p, err := language.Compile(source, expr.Text)
+		testenv.Must(t, err)
+		if got := p.ReadsOnly("header"); got != want {
+			t.Errorf("%s reads only headers: %t", source, got)
+		}
+	}
+}
+
 func TestAbsentVariable(t *testing.T) {
 	absent := func(name string) (any, error) { return nil, errors.New("is no JSON") }
 	p, err := language.Compile(`body.id`, expr.Text)

@@ -2,7 +2,10 @@ package frontend_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -146,4 +149,10 @@ func gathered(t *testing.T, m *frontend.Metrics) string {
 	w := httptest.NewRecorder()
 	promhttp.HandlerFor(m.Gatherer(), promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	return "\n" + w.Body.String()
+}
+
+func mac(key, text string) []byte {
+	h := hmac.New(sha256.New, []byte(key))
+	_, _ = io.WriteString(h, text)
+	return h.Sum(nil)
 }

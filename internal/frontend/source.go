@@ -84,6 +84,8 @@ func (s *Source) source(secrets func() []string, verifyToken string) (webhook.So
 		PublicURL: s.PublicURL, Tolerance: s.Tolerance, IDPrefix: s.IDPrefix, AllEvents: s.AllEvents, RecordOnly: s.RecordOnly,
 		VerifyToken: verifyToken, Success: s.Success, AnswerWithin: s.AnswerWithin,
 	}
+	// Without a job_id, whether the preset's stands in a header is for the preset to say.
+	out.IDInHeader = s.Items == "" && (s.JobID == "" || s.Provider == "" || s.When != "" || s.AllEvents)
 	for _, f := range []struct {
 		key, source string
 		into        *func(*webhook.Item) (string, error)
@@ -95,6 +97,7 @@ func (s *Source) source(secrets func() []string, verifyToken string) (webhook.So
 		if err != nil {
 			return out, s.wrong(f.key, err)
 		}
+		out.IDInHeader = out.IDInHeader && p.ReadsOnly("header", "query")
 		*f.into = func(i *webhook.Item) (string, error) { return p.Text(i.Request.Context(), ofItem(i)) }
 	}
 	if s.When != "" {
@@ -102,6 +105,7 @@ func (s *Source) source(secrets func() []string, verifyToken string) (webhook.So
 		if err != nil {
 			return out, s.wrong("when", err)
 		}
+		out.IDInHeader = out.IDInHeader && p.ReadsOnly("header", "query")
 		out.When = func(i *webhook.Item) (bool, error) { return p.Truth(i.Request.Context(), ofItem(i)) }
 	}
 	if s.Items == "" {
