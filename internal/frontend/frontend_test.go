@@ -17,6 +17,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -397,9 +399,27 @@ func TestMetrics(t *testing.T) {
 	testenv.Must(t, err)
 	families, err := m.Gatherer().Gather()
 	testenv.Must(t, err)
+	exposed := map[string]bool{}
 	for _, family := range families {
-		if name := family.GetName(); strings.HasPrefix(name, "jobonce_") && !strings.Contains(string(page), "| `"+name+"` |") {
-			t.Errorf("docs/metrics.md does not have %s", name)
+		name, labels := family.GetName(), []string{}
+		if exposed[name] = true; !strings.HasPrefix(name, "jobonce_webhook_") {
+			continue
+		}
+		for _, l := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		row := func(labels []string) string {
+			return strings.ReplaceAll(fmt.Sprintf("| `%s` | %s | %s |", name, strings.ToLower(family.GetType().String()), strings.Join(labels, ", ")), "|  |", "| |")
+		}
+		sorted := slices.Sorted(slices.Values(labels))
+		slices.Reverse(labels)
+		if !strings.Contains(string(page), row(sorted)) && !strings.Contains(string(page), row(labels)) {
+			t.Errorf("docs/metrics.md does not have %s", row(labels))
+		}
+	}
+	for _, name := range regexp.MustCompile(`jobonce_webhook_\w+`).FindAllString(string(page), -1) {
+		if !exposed[name] {
+			t.Errorf("docs/metrics.md names %s, which is not exposed", name)
 		}
 	}
 }
