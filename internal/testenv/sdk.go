@@ -35,7 +35,7 @@ func NodeSDK(t testing.TB) string {
 		Must(t, os.Mkdir(project, 0o755))
 		Must(t, copyTree(sdk, source))
 		Must(t, os.Symlink(filepath.Join(tools, "node_modules"), filepath.Join(source, "node_modules")))
-		CopyFiles(t, project, filepath.Join(sdk, "test", "package.json"))
+		CopyFiles(t, project, filepath.Join(sdk, "test", "project", "package.json"))
 		return Script(t, dir, `
 			cd source && npm pack --silent --pack-destination .. >&2
 			cd ../project && npm install --silent --ignore-scripts --no-audit --no-fund --prefer-offline ../jobonce-*.tgz`)

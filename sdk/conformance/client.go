@@ -129,6 +129,7 @@ type args struct {
 	Mode           string  `json:"mode"`
 	LeaseSeconds   float64 `json:"lease_seconds"`
 	TimeoutSeconds float64 `json:"timeout_seconds"`
+	WaitSeconds    float64 `json:"wait_seconds"`
 	Concurrency    int     `json:"concurrency"`
 }
 
@@ -152,6 +153,9 @@ func (a args) delivery() *joboncev1.RecordDeliveryRequest {
 	}
 	if a.LeaseSeconds > 0 {
 		req.LeaseDuration = durationpb.New(a.lease())
+	}
+	if a.WaitSeconds > 0 {
+		req.Wait = durationpb.New(time.Duration(a.WaitSeconds * float64(time.Second)))
 	}
 	return req
 }

@@ -26,6 +26,7 @@ import (
 type server struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
 	joboncev1.UnimplementedWorkServiceServer
+	joboncev1.UnimplementedAdminServiceServer
 	lis     *gate
 	grpc    *grpc.Server
 	stopped chan struct{}
@@ -65,6 +66,7 @@ func startServer(faults map[string][]Fault) (*server, error) {
 	s.addFaults(faults)
 	joboncev1.RegisterIdempotencyServiceServer(s.grpc, s)
 	joboncev1.RegisterWorkServiceServer(s.grpc, s)
+	joboncev1.RegisterAdminServiceServer(s.grpc, s)
 	go func() {
 		defer close(s.stopped)
 		_ = s.grpc.Serve(s.lis)
@@ -246,6 +248,15 @@ func (s *server) arrive(ctx context.Context, method, requestID string) Fault {
 	return fault
 }
 
+// patient notes a client that asks the service to wait for longer than it does itself.
+func (s *server) patient(ctx context.Context, method string, wait time.Duration) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < wait {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.broken = append(s.broken, method+": a wait that is longer than the call's deadline")
+	}
+}
+
 // serve carries a call out, or not, and answers, or not.
 func serve[Resp any](s *server, ctx context.Context, method, requestID string, carryOut func() (Resp, error)) (Resp, error) {
 	var none Resp
@@ -353,6 +364,7 @@ func (s *server) lease(r *record) *joboncev1.Lease {
 func (s *server) RecordDelivery(
 	ctx context.Context, req *joboncev1.RecordDeliveryRequest,
 ) (*joboncev1.RecordDeliveryResponse, error) {
+	s.patient(ctx, "RecordDelivery", req.GetWait().AsDuration())
 	return serve(s, ctx, "RecordDelivery", req.GetRequestId(), func() (*joboncev1.RecordDeliveryResponse, error) {
 		r, leased := s.jobs[req.GetJobId()], req.GetWorkMode() == joboncev1.WorkMode_WORK_MODE_LEASED
 		resp := &joboncev1.RecordDeliveryResponse{}
@@ -415,7 +427,8 @@ func (s *server) GetJob(ctx context.Context, req *joboncev1.GetJobRequest) (*job
 // ClaimWork hands out what is queued. A call that finds nothing is answered at once, whatever it says of waiting: a minute
 // is too long for a test, and the client must not rely on it.
 func (s *server) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
-	resp, err := serve(s, ctx, "ClaimWork", req.GetRequestId(), func() (*joboncev1.ClaimWorkResponse, error) {
+	s.patient(ctx, "ClaimWork", req.GetWait().AsDuration())
+	return serve(s, ctx, "ClaimWork", req.GetRequestId(), func() (*joboncev1.ClaimWorkResponse, error) {
 		resp := &joboncev1.ClaimWorkResponse{}
 		for _, r := range s.jobs {
 			replayed := r.token != "" && r.requests[req.GetRequestId()] == r.token
@@ -429,7 +442,20 @@ func (s *server) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest)
 		}
 		return resp, nil
 	})
-	return resp, err
+}
+
+// RequeueWork starts the work of a job anew. A job that has moved on is not as expected.
+func (s *server) RequeueWork(ctx context.Context, req *joboncev1.RequeueWorkRequest) (*joboncev1.RequeueWorkResponse, error) {
+	return serve(s, ctx, "RequeueWork", "", func() (*joboncev1.RequeueWorkResponse, error) {
+		r := s.jobs[req.GetJobId()]
+		if r == nil || req.GetExpectedGeneration() != r.job.GetWork().GetGeneration() ||
+			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) {
+			return nil, (&ErrorAnswer{Code: statusCode(codes.FailedPrecondition), Reason: "WRONG_STATE", Message: "it has moved on"}).status()
+		}
+		changed := r.job.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED
+		r.job.Work.State, r.job.Work.Attempts = joboncev1.WorkState_WORK_STATE_QUEUED, 0
+		return &joboncev1.RequeueWorkResponse{Job: proto.CloneOf(r.job), Changed: changed}, nil
+	})
 }
 
 // hold does something with the lease that the token names, unless it is lost.

@@ -3,6 +3,7 @@ import { create, type DescMessage, type DescMethodUnary, type MessageShape } fro
 import { status } from '@grpc/grpc-js'
 import { Connection, type ConnectionOptions } from './connection.js'
 import { changed, invalid, JobOnceError, retryable } from './errors.js'
+import { AdminService, RequeueWorkRequestSchema } from './gen/jobonce/v1/admin_service_pb.js'
 import { GetJobRequestSchema, IdempotencyService, RecordDeliveryRequestSchema } from './gen/jobonce/v1/idempotency_service_pb.js'
 import type { RecordDeliveryRequest, RecordDeliveryResponse } from './gen/jobonce/v1/idempotency_service_pb.js'
 import { JobView, WorkMode, type Job, type Lease } from './gen/jobonce/v1/types_pb.js'
@@ -10,7 +11,7 @@ import {
   ClaimWorkRequestSchema, CompleteWorkRequestSchema, ReleaseWorkRequestSchema, RenewLeaseRequestSchema, WorkService
 } from './gen/jobonce/v1/work_service_pb.js'
 import type { ClaimedJob, ClaimWorkRequest, ReleaseWorkRequest } from './gen/jobonce/v1/work_service_pb.js'
-import { bodyCase, duration, sleep } from './values.js'
+import { bodyCase, duration, firstOf, sleep } from './values.js'
 import { doWork, type DoOptions, type DoResult, type WorkFunction } from './work.js'
 
 export interface ClientOptions extends ConnectionOptions {
@@ -49,6 +50,11 @@ export interface Delivery extends Partial<Pick<RecordDeliveryRequest,
   mode?: 'untracked' | 'leased' | 'queued'
   /** How long the lease runs, in milliseconds: 1 second to 24 hours. Required with `leased`, an error with any other mode. */
   leaseMs?: number
+  /**
+   * How long to wait, in milliseconds and at most a minute, for work that somebody else is at, or that waits for somebody, to be done. It
+   * comes on top of the timeout. Default 0: the answer comes at once.
+   */
+  waitMs?: number
 }
 
 /** What the service was asked, and when, on the monotonic clock: a duration in the answer counts from then on at the latest. */
@@ -92,7 +98,7 @@ export class Client {
 
   /** @internal */
   async recordAt (delivery: Delivery, options: CallOptions): Promise<Answered<RecordDeliveryResponse>> {
-    const { body, mode, leaseMs, ...fields } = delivery
+    const { body, mode, leaseMs, waitMs = 0, ...fields } = delivery
     const modes = { untracked: WorkMode.UNTRACKED, leased: WorkMode.LEASED, queued: WorkMode.QUEUED }
     if (mode !== undefined && modes[mode] === undefined) throw invalid('work_mode', `the mode ${String(mode)} is none of ${Object.keys(modes).join(', ')}`)
     const request = create(RecordDeliveryRequestSchema, {
@@ -100,9 +106,10 @@ export class Client {
       requestId: fields.requestId || randomUUID(),
       ...(body === undefined ? {} : { body: bodyCase(body) }),
       ...(mode === undefined ? {} : { workMode: modes[mode] }),
-      ...(leaseMs === undefined ? {} : { leaseDuration: duration('lease_duration', leaseMs) })
+      ...(leaseMs === undefined ? {} : { leaseDuration: duration('lease_duration', leaseMs) }),
+      ...(waitMs > 0 ? { wait: duration('wait', waitMs) } : {})
     })
-    return await this.#call(IdempotencyService.method.recordDelivery, request, options)
+    return await this.#call(IdempotencyService.method.recordDelivery, request, options, waitMs)
   }
 
   /**
@@ -179,6 +186,21 @@ export class Client {
   }
 
   /**
+   * Starts the work of a job anew, as it was read with `get`: whatever state it is in, it is queued, due now and without attempts. True when
+   * this call did it, false when it was so already. It needs the right `admin`. The reason is WRONG_STATE when the job has changed since, or
+   * when `force` is needed: a lease runs, whose holder loses it, or the body was dropped.
+   */
+  async requeue (job: Job, options: CallOptions & { force?: boolean } = {}): Promise<boolean> {
+    const request = create(RequeueWorkRequestSchema, {
+      jobId: job.jobId,
+      expectedGeneration: job.work?.generation ?? 0n,
+      ...(job.firstSeenTime === undefined ? {} : { expectedFirstSeenTime: job.firstSeenTime }),
+      force: options.force ?? false
+    })
+    return (await this.#call(AdminService.method.requeueWork, request, options)).response.changed
+  }
+
+  /**
    * Makes attempts until one succeeds, one fails for good, or there is no time or no try left. waitMs is how long the service was
    * asked to wait before it answers.
    */
@@ -188,7 +210,18 @@ export class Client {
     const timeoutMs = options.timeoutMs ?? this.timeoutMs
     if (!(timeoutMs > 0)) throw new RangeError('timeoutMs must be positive')
     const deadline = performance.now() + timeoutMs + waitMs
-    const signal = options.signal === undefined ? this.#closed.signal : AbortSignal.any([options.signal, this.#closed.signal])
+    const given = options.signal === undefined ? [] : [options.signal]
+    const { signal, release } = firstOf(...given, this.#closed.signal)
+    try {
+      return await this.#attempts(method, request, deadline, waitMs, signal)
+    } finally {
+      release()
+    }
+  }
+
+  async #attempts<I extends DescMessage, O extends DescMessage> (
+    method: DescMethodUnary<I, O>, request: MessageShape<I>, deadline: number, waitMs: number, signal: AbortSignal
+  ): Promise<Answered<MessageShape<O>>> {
     const requestId = 'requestId' in request ? String(request.requestId) : ''
     let last: JobOnceError | undefined
     let mean = this.#retry.baseDelayMs

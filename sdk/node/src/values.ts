@@ -17,6 +17,21 @@ export async function sleep (ms: number, signal?: AbortSignal): Promise<void> {
   })
 }
 
+/**
+ * A signal that aborts with the first of several. release must be called once it is needed no more: what AbortSignal.any makes stays
+ * with signals that live for long, in versions of Node that are still in use.
+ */
+export function firstOf (...signals: AbortSignal[]): { signal: AbortSignal, release: () => void } {
+  const controller = new AbortController()
+  const listeners = signals.map(signal => {
+    const abort = (): void => { controller.abort(signal.reason) }
+    if (signal.aborted) abort()
+    else signal.addEventListener('abort', abort, { once: true })
+    return () => { signal.removeEventListener('abort', abort) }
+  })
+  return { signal: controller.signal, release: () => { for (const remove of listeners) remove() } }
+}
+
 /** A duration as the messages hold it. */
 export function duration (field: string, ms: number): Duration {
   if (!Number.isFinite(ms)) throw invalid(field, `${field} is not a number of milliseconds`)

@@ -3,7 +3,7 @@ import type { CallOptions, Client, Delivery } from './client.js'
 import { invalid, JobOnceError } from './errors.js'
 import type { RecordDeliveryResponse } from './gen/jobonce/v1/idempotency_service_pb.js'
 import { Disposition, type Job, type Lease } from './gen/jobonce/v1/types_pb.js'
-import { bodyCase, bodyOf, sleep, toMs } from './values.js'
+import { bodyCase, bodyOf, firstOf, sleep, toMs } from './values.js'
 
 /** How long a lease runs at first and from each renewal on, unless it is set. After a crash nobody starts the work before its end. */
 export const defaultLeaseMs = 60_000
@@ -149,11 +149,9 @@ export class Runner {
     const kept = new AbortController()
     const stopped = new AbortController()
     const keeping = held.keep(kept.signal, stopped)
+    const told = signal === undefined ? firstOf(stopped.signal) : firstOf(signal, stopped.signal)
     try {
-      const work: Work = {
-        job, lease, body: bodyOf(job), generation: lease.generation,
-        signal: signal === undefined ? stopped.signal : AbortSignal.any([signal, stopped.signal])
-      }
+      const work: Work = { job, lease, body: bodyOf(job), generation: lease.generation, signal: told.signal }
       result = await this.#work(work) ?? ''
       const size = Buffer.byteLength(result)
       if (size > maxResultBytes) throw invalid('result', `the result is ${size} bytes; the limit is ${maxResultBytes}`)
@@ -161,6 +159,7 @@ export class Runner {
       failure = { error }
     } finally {
       kept.abort()
+      told.release()
       await keeping
     }
     return failure === undefined ? await completed(held, result) : await this.#failed(held, job, failure.error, signal)

@@ -36,6 +36,8 @@ export class Worker {
   readonly #options: Required<WorkerOptions>
   readonly #runner: Runner
   readonly #running = new Set<Promise<void>>()
+  /** Wakes what waits for a place. */
+  #wake: (() => void) | undefined
 
   constructor (client: Client, work: WorkFunction, options: WorkerOptions = {}) {
     this.#client = client
@@ -58,11 +60,13 @@ export class Worker {
    */
   async run (signal: AbortSignal): Promise<void> {
     const cut = new AbortController()
-    let timer: NodeJS.Timeout | undefined
+    const wake = (): void => { this.#wake?.() }
+    signal.addEventListener('abort', wake)
     try {
       await this.#claim(signal, cut.signal)
     } finally {
-      timer = setTimeout(() => { cut.abort(new Error('the worker is to stop')) }, this.#options.shutdownTimeoutMs)
+      signal.removeEventListener('abort', wake)
+      const timer = setTimeout(() => { cut.abort(new Error('the worker is to stop')) }, this.#options.shutdownTimeoutMs)
       while (this.#running.size > 0) await Promise.all(this.#running)
       clearTimeout(timer)
     }
@@ -76,7 +80,7 @@ export class Worker {
     let maxJobs = 0
     while (!signal.aborted) {
       if (this.#running.size >= concurrency) {
-        await Promise.race([...this.#running, aborts(signal)])
+        await new Promise<void>(resolve => { this.#wake = resolve })
         continue
       }
       if (requestId === '') {
@@ -126,14 +130,12 @@ export class Worker {
       const { error } = await this.#runner.run(job, lease, sent + toMs(lease.remaining), cut)
       if (error !== undefined) this.#options.onError(error, job)
     })()
-    const ended = work.catch(error => { this.#options.onError(error, job) }).finally(() => this.#running.delete(ended))
+    const ended = work.catch(error => { this.#options.onError(error, job) }).finally(() => {
+      this.#running.delete(ended)
+      this.#wake?.()
+    })
     this.#running.add(ended)
   }
-}
-
-async function aborts (signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return
-  await new Promise<void>(resolve => { signal.addEventListener('abort', () => { resolve() }, { once: true }) })
 }
 
 /** Bodies and lease tokens are never written. */

@@ -51,6 +51,9 @@ const operations = {
     await new Worker(client, workOf(task), { concurrency, leaseMs, onError () {} }).run(task.stop.signal)
     return {}
   },
+  async requeue (client, task, { jobId }, options) {
+    return { changed: await client.requeue(await client.get(jobId, options), options) }
+  },
   async close (client) {
     client.close()
     return {}
@@ -59,10 +62,10 @@ const operations = {
 
 async function perform (task, { target, op, args = {} }) {
   if (!clients.has(target)) clients.set(target, new Client(target, process.env.COMPRESSION ? { compression: process.env.COMPRESSION } : {}))
-  const { job_id: jobId, body: text, body_base64: base64, event, mode, lease_seconds: lease, timeout_seconds: timeout, ...others } = args
+  const { job_id: jobId, body: text, body_base64: base64, event, mode, lease_seconds: lease, timeout_seconds: timeout, wait_seconds: wait, ...others } = args
   const body = base64 ? Buffer.from(base64, 'base64') : text
   const delivery = {
-    ...(jobId && { jobId }), ...(body && { body }), ...(event && { event }), ...(mode && { mode }), ...(lease && { leaseMs: lease * 1000 })
+    ...(jobId && { jobId }), ...(body && { body }), ...(event && { event }), ...(mode && { mode }), ...(lease && { leaseMs: lease * 1000 }), ...(wait && { waitMs: wait * 1000 })
   }
   const options = { signal: task.cancel.signal, ...(timeout && { timeoutMs: timeout * 1000 }) }
   try {

@@ -68,6 +68,8 @@ def arguments(args: dict[str, Any]) -> tuple[dict[str, Any], float | None, int]:
         delivery["body"] = base64.b64decode(args["body_base64"])
     if "lease_seconds" in args:
         delivery["lease"] = args["lease_seconds"]
+    if "wait_seconds" in args:
+        delivery["wait"] = args["wait_seconds"]
     return delivery, args.get("timeout_seconds"), args.get("concurrency", 1)
 
 
@@ -120,6 +122,8 @@ class SyncTask:
                     self.worker = jobonce.Worker(self.client, self.work, concurrency=concurrency, lease=delivery["lease"])
                     self.worker.run()
                     result = {}
+                case "requeue":
+                    result = {"changed": self.client.requeue(self.client.get(delivery["job_id"]), timeout=timeout)}
                 case "close":
                     self.client.close()
                     result = {}
@@ -180,6 +184,9 @@ class AsyncTask:
                     result = done(await self.client.do(self.work, timeout=timeout, **delivery))
                 case "work":
                     await jobonce.aio.Worker(self.client, self.work, concurrency=concurrency, lease=delivery["lease"]).run()
+                case "requeue":
+                    job = await self.client.get(delivery["job_id"])
+                    result = {"changed": await self.client.requeue(job, timeout=timeout)}
                 case "close":
                     await self.client.close()
             report(id=self.id, result=result)

@@ -11,6 +11,7 @@ from typing import Literal, TypedDict
 from google.protobuf.duration_pb2 import Duration
 
 from jobonce.errors import invalid
+from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
 
@@ -46,6 +47,9 @@ class Delivery(TypedDict, total=False):
     """Names this call over all its attempts. The client makes one when there is none."""
     lease: float
     """How long the lease runs, in seconds: 1 to 86,400. Required with the mode leased, an error with any other."""
+    wait: float
+    """How long to wait, in seconds and at most 60, for work that somebody else is at, or that waits for somebody, to be done. It comes
+    on top of the timeout. Default 0: the answer comes at once."""
     source: str
     content_type: str
     traceparent: str
@@ -115,6 +119,7 @@ def body_of(job: types.Job) -> bytes | None:
 def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest:
     fields = dict(delivery)
     body, mode, lease = fields.pop("body", None), fields.pop("mode", None), fields.pop("lease", None)
+    wait = fields.pop("wait", 0.0)
     try:
         request = idempotency.RecordDeliveryRequest(**fields)  # type: ignore[arg-type]
     except UnicodeError:
@@ -135,7 +140,18 @@ def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest
         request.work_mode = _MODES[str(mode)]
     if isinstance(lease, (int, float)):
         request.lease_duration.CopyFrom(duration("lease_duration", lease))
+    if isinstance(wait, (int, float)) and wait > 0:
+        request.wait.CopyFrom(duration("wait", wait))
     return request
+
+
+def requeue_request(job: types.Job, force: bool) -> admin.RequeueWorkRequest:
+    return admin.RequeueWorkRequest(
+        job_id=job.job_id,
+        expected_generation=job.work.generation,
+        expected_first_seen_time=job.first_seen_time if job.HasField("first_seen_time") else None,
+        force=force,
+    )
 
 
 def new_request_id() -> str:

@@ -17,6 +17,7 @@ from jobonce import _work
 from jobonce._connection import DEFAULT_TIMEOUT, TLS, Attempts, Retry, Settings, settings
 from jobonce._work import DEFAULT_LEASE, Delivery, DoResult, Ended, RecordOptions, body_of, default_backoff
 from jobonce.errors import JobNotFound, JobOnceError, LeaseLost, PermanentError, read_error
+from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
 from jobonce.v1 import work_service_pb2 as work_service
@@ -112,6 +113,7 @@ class Client:
         self._renew_lease = self._method("WorkService/RenewLease", work_service.RenewLeaseResponse)
         self._complete_work = self._method("WorkService/CompleteWork", work_service.CompleteWorkResponse)
         self._release_work = self._method("WorkService/ReleaseWork", work_service.ReleaseWorkResponse)
+        self._requeue_work = self._method("AdminService/RequeueWork", admin.RequeueWorkResponse)
 
     def _method(self, path: str, response: type[Message]) -> Call:
         call: Call = self._channel.unary_unary(
@@ -136,7 +138,7 @@ class Client:
         Without a request_id the client makes one and keeps it over all attempts, so that an answer that gets lost is recovered.
         """
         response: idempotency.RecordDeliveryResponse
-        response, _ = self._call(self._record, _work.record_request(delivery), timeout)
+        response, _ = self._call(self._record, _work.record_request(delivery), timeout, wait=delivery.get("wait", 0.0))
         return response
 
     def get(self, job_id: str, *, body: bool = False, timeout: float | None = None) -> types.Job:
@@ -169,7 +171,7 @@ class Client:
         lease = delivery.setdefault("lease", DEFAULT_LEASE)
         request = _work.record_request({**delivery, "mode": "leased"})
         response: idempotency.RecordDeliveryResponse
-        response, sent = self._call(self._record, request, timeout)
+        response, sent = self._call(self._record, request, timeout, wait=delivery.get("wait", 0.0))
         if not response.start_work:
             return _work.not_started(response)
         failed = _work.granted(response, request)
@@ -231,6 +233,15 @@ class Client:
         """Gives the work back undone, or with dead gives it up. Repeated with the same token it succeeds and changes nothing."""
         request = release_request(job_id, lease_token, retry_delay, error, dead, not_started)
         self._call(self._release_work, request, timeout)
+
+    def requeue(self, job: types.Job, *, force: bool = False, timeout: float | None = None) -> bool:
+        """Starts the work of a job anew, as it was read with `get`: whatever state it is in, it is queued, due now and without attempts.
+
+        True when this call did it, False when it was so already. It needs the right admin. Raises WrongState when the job has changed
+        since, or when force is needed: a lease runs, whose holder loses it, or the body was dropped.
+        """
+        response, _ = self._call(self._requeue_work, _work.requeue_request(job, force), timeout)
+        return bool(response.changed)
 
     def _call(
         self, method: Call, request: Message, timeout: float | None, *, wait: float = 0.0, scope: Scope | None = None
