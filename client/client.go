@@ -66,6 +66,9 @@ type Client struct {
 	conn    *grpc.ClientConn
 	service joboncev1.IdempotencyServiceClient
 	work    joboncev1.WorkServiceClient
+	admin   joboncev1.AdminServiceClient
+	// expectations are webhooks that are to come.
+	expectations joboncev1.ExpectationServiceClient
 	// deliveries, renewals and settlings make attempts of the calls that can share one. Settlings complete and release work:
 	// renewals do not wait behind their results.
 	deliveries          deliveries
@@ -112,6 +115,10 @@ func New(target string, opts ...Option) (*Client, error) {
 		conn:    conn,
 		service: joboncev1.NewIdempotencyServiceClient(conn),
 		work:    joboncev1.NewWorkServiceClient(conn),
+		admin:   joboncev1.NewAdminServiceClient(conn),
+
+		expectations: joboncev1.NewExpectationServiceClient(conn),
+
 		policy:  o.policy,
 		timeout: o.timeout,
 		single:  t.single(),
