@@ -18,6 +18,7 @@ import (
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/retention"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -35,6 +36,8 @@ type serveConfig struct {
 	maxConns    config.IntRange
 	maxConnAge  time.Duration
 	dueAlert    time.Duration
+	retention   retention.Policy
+	force       bool
 	logCalls    bool
 	logLevel    config.Choice
 	logFormat   config.Choice
@@ -64,6 +67,9 @@ written, the service goes on without.
 				return err
 			}
 			if err := cfg.chooseOps(keys); err != nil {
+				return err
+			}
+			if err := cfg.checkRetention(); err != nil {
 				return err
 			}
 			if cfg.dueAlert < 0 {
@@ -105,6 +111,10 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
 	keys.DurationVar(&cfg.maxConnAge, "max-connection-age", server.DefaultMaxConnectionAge, "how long a connection is used, give or take a tenth, before its client is asked to make a new one, so\n"+
 		"that new instances get their share")
+	keys.DurationVar(&cfg.retention.Payload, "payload-retention", 0, "drop the payloads of finished jobs that nothing has happened to for so long,\nand keep the decision; 0 for never")
+	keys.DurationVar(&cfg.retention.Job, "job-retention", 0, "remove finished jobs that nothing has happened to for so long: a delivery that\ncomes later is FIRST, and starts the work again; 0 for never")
+	keys.DurationVar(&cfg.retention.Dead, "dead-retention", 0, "count jobs that died as finished after so long; 0 for never")
+	keys.BoolVar(&cfg.force, "force", false, "take a --job-retention under 720h, 30 days, within which providers deliver again")
 	keys.DurationVar(&cfg.dueAlert, "due-alert", 5*time.Minute, "how long work may be due before that is an error in the log, once a minute; 0 for never")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
@@ -188,6 +198,15 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 
 	group, serving := errgroup.WithContext(ctx)
 	// The ops listener tells of the service to its end, so it ends last.
+	keeper := cfg.newKeeper(jobs, store, ops, logger)
+	group.Go(func() error {
+		select {
+		case <-serving.Done():
+		case <-srv.Ready():
+			keeper.Run(serving)
+		}
+		return nil
+	})
 	opsCtx, stopOps := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopOps()
@@ -219,6 +238,38 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return nil
 	})
 	return group.Wait()
+}
+
+// minJobRetention is how long finished jobs are kept at least, unless it is forced: providers deliver again for days, and some
+// by hand for weeks.
+const minJobRetention = 30 * 24 * time.Hour
+
+func (c *serveConfig) checkRetention() error {
+	for flag, age := range map[string]time.Duration{"payload": c.retention.Payload, "job": c.retention.Job, "dead": c.retention.Dead} {
+		if age < 0 {
+			return usagef("--%s-retention must not be negative", flag)
+		}
+	}
+	if age := c.retention.Job; age > 0 && age < minJobRetention && !c.force {
+		return usagef("--job-retention %v is under 30 days: a delivery that comes again after that would be FIRST, and start the work once more; "+
+			"if that is to be so, add --force", age)
+	}
+	return nil
+}
+
+// newKeeper makes what keeps to the retention, and says what that means.
+func (c *serveConfig) newKeeper(jobs *batch.Store, store *openStore, o *ops, logger *slog.Logger) *retention.Keeper {
+	if c.retention.Job > 0 {
+		logger.Warn("finished jobs are removed: a delivery that comes later is FIRST, and starts the work again", "job_retention", c.retention.Job)
+	}
+	cfg := retention.Config{Policy: c.retention, Now: time.Now, Logger: logger}
+	if store.clockOffset != nil {
+		cfg.Now = func() time.Time { return time.Now().Add(store.clockOffset()) }
+	}
+	if o != nil {
+		cfg.Dropped = o.metrics.Dropped
+	}
+	return retention.New(cfg, jobs)
 }
 
 // watchWork logs and counts the jobs that a person has to look at.

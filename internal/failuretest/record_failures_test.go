@@ -9,6 +9,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/retention"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -115,8 +116,7 @@ func TestFailure4OtherPayload(t *testing.T) {
 	})
 }
 
-// TestFailure5LateRedelivery: a delivery comes a year later, when the payload may have been dropped. Retention itself is
-// not built yet; the test takes the payload out of the store.
+// TestFailure5LateRedelivery: a delivery comes a year later, when retention may have dropped the payload.
 func TestFailure5LateRedelivery(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		c := w.client()
@@ -129,10 +129,14 @@ func TestFailure5LateRedelivery(t *testing.T) {
 		jobs := map[string]string{"untracked": "DUPLICATE", "leased": "COMPLETED", "dead": "DEAD"}
 		for round := range 2 {
 			w.clock.Advance(365 * 24 * time.Hour)
-			for id, words := range jobs {
-				if round == 1 {
-					w.dropPayload(id)
+			if round == 1 {
+				const days = 180 * 24 * time.Hour
+				keeper := retention.New(retention.Config{Policy: retention.Policy{Payload: days, Dead: days}, Now: w.clock.Now, Logger: testenv.Logger(t)}, w.store)
+				if r, err := keeper.Pass(t.Context()); err != nil || r.Payloads != len(jobs) || r.Jobs != 0 {
+					t.Errorf("retention: %+v, %v", r, err)
 				}
+			}
+			for id, words := range jobs {
 				again := completed(id)
 				if id != "untracked" {
 					again = leased(again)

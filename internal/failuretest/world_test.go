@@ -5,19 +5,14 @@ package failuretest
 
 import (
 	"context"
-	"database/sql"
 	"net"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -47,8 +42,8 @@ type world struct {
 
 	// open opens the store once more, where that is possible; nil where one process has the store for itself.
 	open func() job.Store
-	// dropPayload takes a job's payload out of the store, as retention does.
-	dropPayload func(jobID string)
+	// store is the store that is served.
+	store job.Store
 }
 
 // onBothStores runs a test on each kind of store.
@@ -60,20 +55,11 @@ func onBothStores(t *testing.T, test func(t *testing.T, w *world)) {
 func embedded(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, clock: testenv.NewClock()}
-	dir := t.TempDir()
-	store, err := sqlitestore.Open(t.Context(), dir, sqlitestore.Options{
+	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{
 		Now: w.clock.Now, MaxAttempts: job.DefaultMaxAttempts, Logger: testenv.Logger(t),
 	})
 	testenv.Must(t, err)
-	w.dropPayload = func(jobID string) {
-		t.Helper()
-		db, err := sql.Open("sqlite", filepath.Join(dir, "jobonce.db"))
-		testenv.Must(t, err)
-		defer db.Close()
-		_, err = db.ExecContext(t.Context(), `DELETE FROM large_bodies WHERE id = (SELECT id FROM jobs WHERE job_id = ?1);
-			UPDATE jobs SET text = NULL, bytes = NULL, payload_dropped = ?2 WHERE job_id = ?1`, jobID, w.clock.Now().UnixMilli())
-		testenv.Must(t, err)
-	}
+	w.store = store
 	w.Relay = testenv.StartRelay(t, w.serve(store))
 	return w
 }
@@ -92,21 +78,8 @@ func mongodb(t *testing.T, uri string) *world {
 		await(t, "the store is ready", store.Ready())
 		return store
 	}
-	w.dropPayload = func(jobID string) {
-		t.Helper()
-		db, err := mongo.Connect(options.Client().ApplyURI(uri))
-		testenv.Must(t, err)
-		defer func() { _ = db.Disconnect(context.WithoutCancel(t.Context())) }()
-		r, err := db.Database(database).Collection(mongostore.DefaultCollection).UpdateOne(t.Context(),
-			bson.D{{Key: "job_id", Value: jobID}}, bson.D{
-				{Key: "$unset", Value: bson.D{{Key: "payload", Value: ""}, {Key: "payload_text", Value: ""}}},
-				{Key: "$set", Value: bson.D{{Key: "payload_dropped", Value: w.clock.Now()}}},
-			})
-		if err != nil || r.ModifiedCount != 1 {
-			t.Fatalf("%+v, %v", r, err)
-		}
-	}
-	w.Relay = testenv.StartRelay(t, w.serve(w.open()))
+	w.store = w.open()
+	w.Relay = testenv.StartRelay(t, w.serve(w.store))
 	return w
 }
 

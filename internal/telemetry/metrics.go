@@ -34,6 +34,7 @@ type Metrics struct {
 	workFailures  *prometheus.CounterVec
 	died          prometheus.Counter
 	givenUp       prometheus.Counter
+	dropped       *prometheus.CounterVec
 	refused       *prometheus.CounterVec
 	lineWait      prometheus.Histogram
 	batchSize     prometheus.Histogram
@@ -69,6 +70,9 @@ func NewMetrics(b Build) *Metrics {
 		givenUp: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "jobonce_expectations_given_up_total", Help: "Webhooks that never came and are waited for no longer.",
 		}),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_retention_dropped_total", Help: "What retention has dropped: payloads, and whole jobs.",
+		}, []string{"what"}),
 		died: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "jobonce_dead_jobs_total", Help: "Jobs whose work was given up, or whose attempts were used up.",
 		}),
@@ -119,10 +123,11 @@ func NewMetrics(b Build) *Metrics {
 	for _, method := range joboncev1.WorkService_ServiceDesc.Methods {
 		m.workJobs.WithLabelValues(method.MethodName)
 	}
+	m.Dropped(0, 0)
 	for _, field := range []string{"event", "status", "traceparent"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.dropped, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -176,6 +181,12 @@ func (m *Metrics) Died() { m.died.Inc() }
 
 // GivenUp counts a webhook that never came and is waited for no longer.
 func (m *Metrics) GivenUp() { m.givenUp.Inc() }
+
+// Dropped counts what retention has dropped.
+func (m *Metrics) Dropped(payloads, jobs int) {
+	m.dropped.WithLabelValues("payload").Add(float64(payloads))
+	m.dropped.WithLabelValues("job").Add(float64(jobs))
+}
 
 // Written counts a write to the store.
 func (m *Metrics) Written(deliveries int, took time.Duration) {
