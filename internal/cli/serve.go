@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -39,8 +40,10 @@ type serveConfig struct {
 	retention   retention.Policy
 	force       bool
 	logCalls    bool
-	logLevel    config.Choice
-	logFormat   config.Choice
+	// ready is told where the service listens, once it serves. nil: nobody is.
+	ready     func(net.Addr)
+	logLevel  config.Choice
+	logFormat config.Choice
 }
 
 func newServe() *cobra.Command {
@@ -231,6 +234,9 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		case <-serving.Done():
 			return nil
 		case <-srv.Ready():
+		}
+		if cfg.ready != nil {
+			defer cfg.ready(lis.Addr())
 		}
 		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", shownAddress(lis), store.name); err != nil {
 			logger.Warn("the line that says that the service is ready could not be written; it goes on without", "error", err)

@@ -125,6 +125,10 @@ func webhookSources(flags *pflag.FlagSet) ([]frontend.Source, error) {
 	if path == "" {
 		return nil, usagef("needs --config, a file that says where webhooks come from; --help shows one")
 	}
+	return readSources(path)
+}
+
+func readSources(path string) ([]frontend.Source, error) {
 	node, err := config.Structure(path, "webhook", "sources")
 	if err != nil {
 		return nil, &usageError{err}

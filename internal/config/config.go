@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -67,19 +68,25 @@ func annotated(f *pflag.Flag, key string) bool {
 // that are in keys too, from the given section of the file. lookup is [os.LookupEnv]. A value that is empty is an error
 // wherever it stands; see [MayBeEmpty]. An error names the flag, the variable, or the file's line and key.
 func Apply(flags, keys *pflag.FlagSet, section string, lookup func(string) (string, bool)) error {
-	var failed error
-	flags.VisitAll(func(f *pflag.Flag) {
-		if failed == nil && f.Name != "help" {
-			failed = applyEnvironment(f, lookup)
-		}
-	})
-	if failed != nil {
-		return failed
+	if err := applyEnvironments(flags, lookup); err != nil {
+		return err
 	}
 	if f := flags.Lookup(FileFlag); f != nil && f.Value.String() != "" {
 		return applyFile(f.Value.String(), section, keys)
 	}
 	return nil
+}
+
+// Environment is [Apply] without the file, for a command that reads its file by itself.
+func Environment(flags *pflag.FlagSet) error { return applyEnvironments(flags, os.LookupEnv) }
+
+func applyEnvironments(flags *pflag.FlagSet, lookup func(string) (string, bool)) (failed error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if failed == nil && f.Name != "help" {
+			failed = applyEnvironment(f, lookup)
+		}
+	})
+	return failed
 }
 
 // applyEnvironment sets the flag from the environment, unless the command line did.

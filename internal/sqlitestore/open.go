@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/url"
 	"os"
@@ -103,6 +104,19 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	ctx, s.stopUpkeep = context.WithCancel(context.WithoutCancel(ctx))
 	s.upkeepEnds.Go(func() { s.upkeep(ctx) })
 	return s, nil
+}
+
+// Free returns nil when no process serves the directory, which need not be there yet, and what [Open] would say otherwise. It may
+// be served by the time that Open is called.
+func Free(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	return lock.Unlock()
 }
 
 // lockDir takes the directory for this process.
