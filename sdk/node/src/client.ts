@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { create, type DescMessage, type DescMethodUnary, type MessageShape } from '@bufbuild/protobuf'
 import { status } from '@grpc/grpc-js'
 import { Connection, type ConnectionOptions } from './connection.js'
-import { changed, invalid, JobOnceError, retryable } from './errors.js'
+import { changed, invalid, JobOnceError, retryable, tooLarge } from './errors.js'
 import { AdminService, RequeueWorkRequestSchema } from './gen/jobonce/v1/admin_service_pb.js'
 import { GetJobRequestSchema, IdempotencyService, RecordDeliveryRequestSchema } from './gen/jobonce/v1/idempotency_service_pb.js'
 import type { RecordDeliveryRequest, RecordDeliveryResponse } from './gen/jobonce/v1/idempotency_service_pb.js'
@@ -101,6 +101,7 @@ export class Client {
     const { body, mode, leaseMs, waitMs = 0, ...fields } = delivery
     const modes = { untracked: WorkMode.UNTRACKED, leased: WorkMode.LEASED, queued: WorkMode.QUEUED }
     if (mode !== undefined && modes[mode] === undefined) throw invalid('work_mode', `the mode ${String(mode)} is none of ${Object.keys(modes).join(', ')}`)
+    check({ ...fields, body })
     const request = create(RecordDeliveryRequestSchema, {
       ...fields,
       requestId: fields.requestId || randomUUID(),
@@ -243,6 +244,21 @@ export class Client {
       }
     }
   }
+}
+
+/** What no service takes, whatever its operator allows: what is far over it gRPC refuses without a reason. */
+const maxBodyBytes = 3 << 20
+
+/** Finds what would be sent as something else, or not at all. Everything else is the service's to judge. */
+function check (delivery: Omit<Delivery, 'mode' | 'leaseMs' | 'waitMs' | 'body'> & { body: string | Uint8Array | undefined }): void {
+  for (const [name, value] of Object.entries(delivery)) {
+    if (typeof value === 'string' && /[\uD800-\uDFFF]/u.test(value)) { // with u: those that stand alone
+      const field = name === 'body' ? 'payload' : name.replace(/[A-Z]/g, letter => '_' + letter.toLowerCase())
+      throw invalid(field, `${field} is not valid Unicode`)
+    }
+  }
+  const size = Buffer.byteLength(delivery.body ?? '')
+  if (size > maxBodyBytes) throw tooLarge(`the body is ${size} bytes; a service takes bodies of at most ${maxBodyBytes}`)
 }
 
 /** How long an attempt may take. One that may be followed by another gets half of the time that is left, but 1 to 30 s. */

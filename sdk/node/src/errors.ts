@@ -119,6 +119,13 @@ export function invalid (field: string, message: string): JobOnceError {
   })
 }
 
+/** The error of a body that no service takes. */
+export function tooLarge (message: string): JobOnceError {
+  return new JobOnceError(text(status.INVALID_ARGUMENT, 'PAYLOAD_TOO_LARGE', message), {
+    code: status.INVALID_ARGUMENT, reason: 'PAYLOAD_TOO_LARGE', field: 'payload'
+  })
+}
+
 /** A copy of the error with other fields. */
 export function changed (error: JobOnceError, fields: Partial<Omit<JobOnceError, keyof Error | 'is'>> & { cause?: unknown }): JobOnceError {
   const { code, reason, field, retryAfterMs, requestId, outcomeUnknown, cause } = error

@@ -52,6 +52,11 @@ test('what cannot be sent', async () => {
   const client = new Client('127.0.0.1:1')
   await assert.rejects(client.record({ jobId: 'j', mode: 'some' }), { reason: 'INVALID_FIELD', field: 'work_mode' })
   await assert.rejects(client.record({ jobId: 'j', mode: 'leased', leaseMs: NaN }), { reason: 'INVALID_FIELD', field: 'lease_duration' })
+  await assert.rejects(client.record({ jobId: 'j\ud800' }), { reason: 'INVALID_FIELD', field: 'job_id' })
+  await assert.rejects(client.record({ jobId: 'j', body: '\udc00' }), { reason: 'INVALID_FIELD', field: 'payload' })
+  for (const body of ['x'.repeat(3145729), new Uint8Array(3145729)]) {
+    await assert.rejects(client.record({ jobId: 'j', body }), { reason: 'PAYLOAD_TOO_LARGE', field: 'payload', outcomeUnknown: false })
+  }
   await assert.rejects(client.record({ jobId: 'j' }, { timeoutMs: 0 }), RangeError)
   assert.throws(() => new Worker(client, () => {}, { concurrency: 0 }), RangeError)
   client.close()

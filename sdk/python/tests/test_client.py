@@ -66,11 +66,15 @@ class Given(unittest.TestCase):
             cases: list[tuple[dict[str, Any], str]] = [
                 ({"mode": "some"}, "work_mode"),
                 ({"mode": "leased", "lease": float("nan")}, "lease_duration"),
+                ({"body": "\udc00"}, "payload"),
+                ({"event": "\udc00"}, ""),
             ]
             for delivery, field in cases:
                 with self.subTest(field), self.assertRaises(jobonce.InvalidField) as raised:
                     client.record(job_id="j", **delivery)
                 self.assertEqual(raised.exception.field, field)
+            with self.assertRaises(jobonce.PayloadTooLarge):
+                client.record(job_id="j", body=bytes((3 << 20) + 1))
             with self.assertRaises(ValueError):
                 client.record(job_id="j", timeout=0)
             with self.assertRaises(TypeError):

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from jobonce.errors import invalid
+from jobonce.errors import PayloadTooLarge, invalid
 from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
@@ -29,6 +30,8 @@ _MODES: dict[str, types.WorkMode] = {
     "leased": types.WORK_MODE_LEASED,
     "queued": types.WORK_MODE_QUEUED,
 }
+_MAX_BODY = 3 << 20
+"""What no service takes more of, whatever its operator allows: what is far over it gRPC refuses without a reason."""
 _MAX_RESULT = 64 << 10
 _MAX_ERROR = 4 << 10
 _MAX_DELAY = 86400.0
@@ -126,8 +129,18 @@ def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest
         raise invalid("", "a text of the delivery is not valid Unicode") from None
     request.request_id = request.request_id or new_request_id()
     if isinstance(body, str):
-        body = body.encode()
+        try:
+            body = body.encode()
+        except UnicodeError:
+            raise invalid("payload", "the body is not valid Unicode") from None
     if isinstance(body, bytes):
+        if len(body) > _MAX_BODY:
+            raise PayloadTooLarge(
+                f"INVALID_ARGUMENT PAYLOAD_TOO_LARGE: the body is {len(body)} bytes; a service takes bodies of at most {_MAX_BODY}",
+                code=grpc.StatusCode.INVALID_ARGUMENT,
+                reason="PAYLOAD_TOO_LARGE",
+                field="payload",
+            )
         try:
             request.payload = body.decode()
         except UnicodeDecodeError:
