@@ -167,3 +167,10 @@ func answered(resp *joboncev1.RecordDeliveryResponse) map[string]any {
 		"deliveries": resp.GetDeliveries(), "lease": resp.GetLease().GetToken() != "", "result": resp.GetResult(),
 	}
 }
+
+// requeue names a job as it was read.
+func requeue(job *joboncev1.Job) *joboncev1.RequeueWorkRequest {
+	return &joboncev1.RequeueWorkRequest{
+		JobId: job.GetJobId(), ExpectedGeneration: job.GetWork().GetGeneration(), ExpectedFirstSeenTime: job.GetFirstSeenTime(),
+	}
+}

@@ -96,6 +96,13 @@ func (g *goDriver) perform(t *task, c Command) (map[string]any, error) {
 			}
 		}()
 		return map[string]any{}, worker.Run(ctx)
+	case "requeue":
+		job, err := jobs.GetJob(ctx, a.JobID, joboncev1.JobView_JOB_VIEW_BASIC)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := jobs.RequeueWork(ctx, requeue(job))
+		return map[string]any{"changed": resp.GetChanged()}, err
 	case "close":
 		return map[string]any{}, jobs.Close()
 	}

@@ -145,6 +145,16 @@ func (n *naiveDriver) perform(t *task, c Command) (map[string]any, error) {
 				t.desk.wg.Go(func() { _ = end(claimed.GetJob().GetJobId(), claimed.GetLease().GetToken()) })
 			}
 		}
+	case "requeue":
+		var resp *joboncev1.RequeueWorkResponse
+		err := retry(ctx, func(ctx context.Context) error {
+			read, err := jobs.GetJob(ctx, &joboncev1.GetJobRequest{JobId: a.JobID})
+			if err == nil {
+				resp, err = joboncev1.NewAdminServiceClient(conn).RequeueWork(ctx, requeue(read.GetJob()))
+			}
+			return err
+		})
+		return map[string]any{"changed": resp.GetChanged()}, err
 	case "close":
 		return map[string]any{}, conn.Close()
 	}
