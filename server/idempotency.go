@@ -68,7 +68,7 @@ func (s *idempotencyService) BatchRecordDeliveries(ctx context.Context, req *job
 	at := make([]int, 0, len(results)) // where the valid ones stand in the request
 	for i, r := range req.GetDeliveries() {
 		d, err := s.delivery(ctx, r)
-		if err == nil && r.GetWait() != nil {
+		if err == nil && r.GetWait().AsDuration() != 0 {
 			err = &job.InvalidError{Field: "wait", Problem: "is for a delivery in a call of its own"}
 		}
 		if err != nil {

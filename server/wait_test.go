@@ -369,7 +369,7 @@ func TestDeliveryDoesNotWait(t *testing.T) {
 		}
 	}
 	resp, err := here.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
-		Deliveries: []*joboncev1.RecordDeliveryRequest{waitFor(text("k", ""), time.Second), text("k", "")},
+		Deliveries: []*joboncev1.RecordDeliveryRequest{waitFor(text("k", ""), time.Second), waitFor(text("k", ""), 0)},
 	})
 	testenv.Must(t, err)
 	if e := resp.GetResults()[0].GetError(); e.GetReason() != joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD || e.GetField() != "wait" ||

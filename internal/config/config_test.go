@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -190,6 +191,43 @@ func TestErrors(t *testing.T) {
 				t.Fatal("no error")
 			}
 			if got := strings.ReplaceAll(err.Error(), path, "FILE"); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestLists: a flag that may be given several times takes a list, which replaces what it has by default.
+func TestLists(t *testing.T) {
+	for _, tc := range []struct {
+		name, file, want string
+		args             []string
+	}{
+		{name: "none", want: "[a] [65]"},
+		{name: "one value", file: "serve: {names: x, codes: 3}", want: "[x] [3]"},
+		{name: "lists", file: "serve:\n  names: [x, 'y, z']\n  codes: [3, 4]\n", want: "[x y, z] [3 4]"},
+		{name: "empty lists", file: "serve: {names: [], codes: []}", want: "[] []"},
+		{name: "the command line beats it", file: "serve: {names: [x], codes: [3]}", args: []string{"--names", "c"}, want: "[c] [3]"},
+		{name: "a list in a list", file: "serve: {names: [[x]]}", want: "FILE:1: serve.names must have one plain value, or a list of them"},
+		{name: "an empty value in a list", file: "serve:\n  names:\n  - x\n  - ''\n", want: "FILE:4: serve.names is empty; give it a value, or leave it out"},
+		{name: "a wrong value in a list", file: "serve:\n  codes:\n  - 3\n  - x\n", want: `FILE:4: serve.codes: invalid value "x"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+			names, codes := flags.StringArray("names", []string{"a"}, ""), flags.IntSlice("codes", []int{65}, "")
+			keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+			keys.AddFlagSet(flags)
+			path := filepath.Join(t.TempDir(), "config.yaml")
+			testenv.Must(t, os.WriteFile(path, []byte(tc.file), 0o600))
+			flags.String(FileFlag, path, "")
+			testenv.Must(t, flags.Parse(tc.args))
+			got := ""
+			if err := Apply(flags, keys, "serve", lookupIn(nil)); err != nil {
+				got = strings.ReplaceAll(err.Error(), path, "FILE")
+			} else {
+				got = fmt.Sprint(*names, " ", *codes)
+			}
+			if !strings.HasPrefix(got, tc.want) {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -350,6 +352,35 @@ func TestReceiverAway(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "connection refused") || !strings.Contains(log.String(), "is back") {
 		t.Errorf("logged\n%s", &log)
+	}
+}
+
+// TestForwardLeaseLost: when somebody else may do the work, the request is cut, which the receiver can see.
+func TestForwardLeaseLost(t *testing.T) {
+	s := startService(t)
+	s.queue(text("j", "x"))
+	began, cut := make(chan struct{}), make(chan struct{})
+	receiver := receive(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		close(began)
+		<-r.Context().Done()
+		close(cut)
+	})
+	fn := forwardTo(t, ForwardConfig{URL: receiver.URL})
+	lease, ended := make(chan string, 1), make(chan error, 1)
+	s.work(client.WorkerConfig{Lease: time.Second}, func(ctx context.Context, w *client.Work) error {
+		lease <- w.Lease.GetToken()
+		err := fn(ctx, w)
+		ended <- err
+		return err
+	})
+	<-began
+	testenv.Must(t, s.ReleaseWork(t.Context(), &joboncev1.ReleaseWorkRequest{
+		JobId: "j", LeaseToken: <-lease, RetryDelay: durationpb.New(time.Hour),
+	}))
+	<-cut
+	if err := <-ended; !errors.Is(err, client.ErrLeaseLost) {
+		t.Errorf("got %v", err)
 	}
 }
 
