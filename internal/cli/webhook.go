@@ -61,7 +61,7 @@ func newWebhook() *cobra.Command {
 	cfg, keys := newWebhookConfig()
 	conn, connKeys := newConnection()
 	cmd := &cobra.Command{
-		Use:   "webhook --config FILE",
+		Use:   "webhook",
 		Short: "Receive webhooks over HTTP and record them",
 		Long: `Receives webhooks of known and of other senders over HTTP, checks their signatures, records each event as QUEUED work, and answers
 once it is durable. What was not recorded is answered so that the sender delivers it again. Workers do the work: jobonce worker,

@@ -28,7 +28,7 @@ func newWebhookTest() *cobra.Command {
 	output := newOutput()
 	cfg, all := newWebhookConfig()
 	cmd := &cobra.Command{
-		Use:   "test --config FILE --source NAME < REQUEST",
+		Use:   "test",
 		Short: "Say what would become of a request, and why its signature fails",
 		Long: `Reads one HTTP request as it goes over the wire, with its headers and its body, from standard input, and says what jobonce webhook
 would do with it: whether the signature is good, what would be recorded, and what would be answered. Nothing is recorded. A
