@@ -29,7 +29,7 @@ type inboxConfig struct {
 
 func newInbox() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "inbox --config FILE",
+		Use:   "inbox",
 		Short: "Receive webhooks and do their work, all in one process",
 		Long: `Runs serve, webhook and worker in one process, from the sections of one file, for those who have one machine: webhooks come in,
 are recorded in the data directory, and each is forwarded to a URL or given to a command, until it is done.
