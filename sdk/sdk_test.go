@@ -100,6 +100,31 @@ func TestPython(t *testing.T) {
 		cmd := exec.Command(tools, "-m", "mypy", "--cache-dir", t.TempDir(), "src/jobonce", "tests")
 		cmd.Dir = "python"
 		run(t, cmd)
+		const use = `import jobonce
+import jobonce.aio
+from jobonce.webhook import answer_to
+
+
+def work(work: jobonce.Work) -> str | None:
+    return str(work.generation) if work.body else None
+
+
+def record(client: jobonce.Client) -> int:
+    worker: jobonce.Worker = jobonce.Worker(client, work, concurrency=2)
+    worker.stop()
+    answer = client.record(body=b"b", mode="queued", timeout=1.0)
+    client.record(mode="some")  # type: ignore
+    return answer_to()[0] if answer.start_work and answer.deliveries > 1 else 0
+
+
+async def do(client: jobonce.aio.Client) -> bool:
+    async def work(work: jobonce.aio.Work) -> None:
+        pass
+
+    return (await client.do(work, job_id="j")).settled
+`
+		file := testenv.WriteFile(t, t.TempDir(), "use.py", []byte(use))
+		run(t, exec.Command(tools, "-m", "mypy", "--strict", "--cache-dir", t.TempDir(), "--python-executable", python, file))
 	})
 	t.Run("without the optional package", func(t *testing.T) {
 		run(t, exec.Command(python, "-c", `import sys; sys.modules["standardwebhooks"] = None; import jobonce, jobonce.aio`))
