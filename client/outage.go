@@ -45,7 +45,7 @@ func (o *outage) ended(jobID string, err error) bool {
 	switch {
 	case errors.As(err, new(*unavailableError)):
 		return o.foundAway(jobID, err)
-	case err != nil && (errors.As(err, new(*notStartedError)) || errors.Is(err, context.Canceled)):
+	case errors.As(err, new(*notStartedError)), errors.Is(err, context.Canceled), errors.Is(err, ErrLeaseLost):
 		return false // It says nothing.
 	}
 	o.mu.Lock()

@@ -30,8 +30,11 @@ func TestOutage(t *testing.T) {
 		done := make(chan struct{})
 		startWorker(t, s.client(t), client.WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))},
 			func(context.Context, *client.Work) error {
-				tried.Add(1)
+				n := tried.Add(1)
 				time.Sleep(10 * time.Millisecond)
+				if !back.Load() && n == 20 {
+					return fmt.Errorf("stopped: %w", client.ErrLeaseLost) // It says nothing about what the work needs.
+				}
 				if !back.Load() {
 					return client.Unavailable(errors.New("connection refused"))
 				}
@@ -54,12 +57,12 @@ func TestOutage(t *testing.T) {
 		counted := 0
 		for _, id := range ids {
 			w := s.work(t, id)
-			if w.State != job.StateCompleted || w.Attempts > 2 {
+			if w.State != job.StateCompleted || w.Attempts > 3 {
 				t.Errorf("%s: %+v", id, w)
 			}
 			counted += int(w.Attempts) - 1
 		}
-		if counted > 2 {
+		if counted > 3 {
 			t.Errorf("%d attempts were counted that the outage spoiled", counted)
 		}
 		for text, want := range map[string]int{"is away; claiming pauses": 1, "is back; claiming goes on": 1, "work failed": counted} {

@@ -186,11 +186,12 @@ func (w *waits) saw(me *follower, o *job.Outcome, decided bool) {
 		before.State == me.seen.State && before.Generation == me.seen.Generation
 }
 
-// moved tells whether the work stands otherwise than when the delivery was decided.
+// moved tells whether there is a point in deciding the delivery once more: its work stands otherwise than when that was done last, or
+// is free, and claims may have been paused then.
 func (w *waits) moved(me *follower) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return me.told.State != me.seen.State || me.told.Generation != me.seen.Generation
+	return me.leased && me.told.Free || me.told.State != me.seen.State || me.told.Generation != me.seen.Generation
 }
 
 // standingOf leaves open whether the work is free. It was not for the delivery, or it would have it.
