@@ -174,7 +174,7 @@ func (c *workerConfig) work() (fn client.WorkFunc, name string, err error) {
 	if err != nil {
 		text := err.Error()
 		for i, path := range c.secretFiles {
-			text = strings.Replace(text, fmt.Sprintf("Secrets[%d]", i), "--secret-file: the secret in "+path, 1)
+			text = strings.Replace(text, fmt.Sprintf("secrets[%d]", i), "--secret-file: the secret in "+path, 1)
 		}
 		return nil, "", usagef("%s", strings.Replace(text, "URL ", "--forward ", 1))
 	}

@@ -108,7 +108,6 @@ type chain struct {
 	serve, webhook, receiver *testenv.Service
 	workers                  []*testenv.Service
 	effects                  *sql.DB
-	mu                       sync.Mutex
 	released                 map[string]bool // leases that workers have given back, by job and generation
 	jobs                     []string
 	kills                    map[string]int

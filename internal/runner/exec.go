@@ -34,14 +34,14 @@ type command struct {
 }
 
 // NewExec makes the function that runs a command for each job: exit code 0 completes it. docs/worker.md says what the command
-// gets, and what its end does. An error names the field of the configuration.
+// gets, and what its end does.
 func NewExec(cfg ExecConfig) (client.WorkFunc, error) {
 	if len(cfg.Command) == 0 {
-		return nil, errors.New("Command is empty")
+		return nil, errors.New("the command is empty")
 	}
 	path, err := exec.LookPath(cfg.Command[0])
 	if err != nil {
-		return nil, fmt.Errorf("Command: %w", err)
+		return nil, fmt.Errorf("the command cannot be run: %w", err)
 	}
 	return whole((&command{cfg, path, environment(os.Environ())}).work), nil
 }

@@ -70,7 +70,7 @@ func NewForward(cfg ForwardConfig) (client.WorkFunc, error) {
 	for i, secret := range cfg.Secrets {
 		signer, err := newSigner(secret)
 		if err != nil {
-			return nil, fmt.Errorf("Secrets[%d] %w", i, err)
+			return nil, fmt.Errorf("secrets[%d] %w", i, err)
 		}
 		f.signers = append(f.signers, signer)
 	}

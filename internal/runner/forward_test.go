@@ -413,9 +413,9 @@ func TestNewForwardRefuses(t *testing.T) {
 		{ForwardConfig{URL: "http://me:secret@x"}, "URL must not hold a user or a password"},
 		{ForwardConfig{URL: "http://x/%zz?secret"}, "URL is malformed"},
 		{ForwardConfig{URL: "http://x/#a"}, "URL must not have a fragment"},
-		{ForwardConfig{URL: "http://x", Secrets: []string{newSecret, "secret!"}}, "Secrets[1] must be base64"},
-		{ForwardConfig{URL: "http://x", Secrets: []string{"whsec_c2VjcmV0"}}, "Secrets[0] must have 24 to 64 bytes"},
-		{ForwardConfig{URL: "http://x", Secrets: []string{""}}, "Secrets[0] must have 24 to 64 bytes"},
+		{ForwardConfig{URL: "http://x", Secrets: []string{newSecret, "secret!"}}, "secrets[1] must be base64"},
+		{ForwardConfig{URL: "http://x", Secrets: []string{"whsec_c2VjcmV0"}}, "secrets[0] must have 24 to 64 bytes"},
+		{ForwardConfig{URL: "http://x", Secrets: []string{""}}, "secrets[0] must have 24 to 64 bytes"},
 	} {
 		if _, err := NewForward(tc.cfg); err == nil || !strings.HasPrefix(err.Error(), tc.want) || strings.Contains(err.Error(), "secret!") {
 			t.Errorf("%+v: got %v", tc.cfg, err)
