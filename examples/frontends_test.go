@@ -159,9 +159,13 @@ func TestFrontends(t *testing.T) {
 			return []string{"--mongodb-uri", testenv.MongoURI(t), "--mongodb-database", testenv.Database(t)}
 		},
 	}
+	for _, command := range languages {
+		command(t, "worker") // Made once, before they are needed at the same time.
+	}
 	for store, args := range stores {
 		for language, command := range languages {
 			t.Run(store+"/"+language, func(t *testing.T) {
+				t.Parallel()
 				s := testenv.StartService(t, testenv.Program{
 					Role: "jobonce", Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args(t)...),
 				}, ready)

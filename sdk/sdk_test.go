@@ -150,8 +150,11 @@ var remark = regexp.MustCompile(`(?m)(?:print|console\.log)\(.*\) *(?://|#) +(\S
 
 // TestReadmes runs the code of the READMEs, in order, against one service. It prints what the remarks say.
 func TestReadmes(t *testing.T) {
+	testenv.NodeSDK(t)
+	testenv.PythonSDK(t)
 	for name, readme := range readmes {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(readme.file)
 			testenv.Must(t, err)
 			blocks := regexp.MustCompile("(?ms)^```"+readme.tag+"\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
@@ -274,8 +277,13 @@ func (d *driver) does(op string, args, want map[string]any) {
 }
 
 func eachLanguage(t *testing.T, test func(t *testing.T, command func(t *testing.T) *exec.Cmd)) {
+	testenv.NodeSDK(t)
+	testenv.PythonSDK(t) // Made before they are needed at the same time.
 	for name, command := range drivers {
-		t.Run(name, func(t *testing.T) { test(t, command) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, command)
+		})
 	}
 }
 

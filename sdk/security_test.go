@@ -115,8 +115,11 @@ with jobonce.Client(TARGET, tls=tls, token_file=DIR / "token") as client:
 
 // TestSecured has the clients show tokens, also from a file that is replaced, and certificates.
 func TestSecured(t *testing.T) {
+	testenv.NodeSDK(t)
+	testenv.PythonSDK(t)
 	for name, command := range secured {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir, ca := t.TempDir(), testenv.NewCA(t, "servers")
 			server, owner := ca.Issue(), ca.Issue("owner")
 			callers := "callers:\n- {name: owner, certificate: owner, allow: [read]}\n"
