@@ -78,7 +78,7 @@ export class Client {
   constructor (target: string, options: ClientOptions = {}) {
     this.timeoutMs = options.timeoutMs ?? 10_000
     this.#retry = { maxAttempts: Infinity, baseDelayMs: 50, maxDelayMs: 2000, ...options.retry }
-    if (!(this.timeoutMs > 0)) throw new RangeError('timeoutMs must be positive')
+    checkTimeout(this.timeoutMs)
     this.#connection = new Connection(target, options)
   }
 
@@ -102,6 +102,7 @@ export class Client {
     const modes = { untracked: WorkMode.UNTRACKED, leased: WorkMode.LEASED, queued: WorkMode.QUEUED }
     if (mode !== undefined && modes[mode] === undefined) throw invalid('work_mode', `the mode ${String(mode)} is none of ${Object.keys(modes).join(', ')}`)
     check({ ...fields, body })
+    checkWait(waitMs)
     const request = create(RecordDeliveryRequestSchema, {
       ...fields,
       requestId: fields.requestId || randomUUID(),
@@ -146,6 +147,7 @@ export class Client {
   /** @internal */
   async claimAt (request: Parameters<Client['claim']>[0], options: CallOptions): Promise<Answered<ClaimedJob[]>> {
     const { leaseMs, waitMs = 0, ...fields } = request
+    checkWait(waitMs)
     const message = create(ClaimWorkRequestSchema, {
       ...fields,
       requestId: fields.requestId || randomUUID(),
@@ -209,7 +211,7 @@ export class Client {
     method: DescMethodUnary<I, O>, request: MessageShape<I>, options: CallOptions, waitMs = 0
   ): Promise<Answered<MessageShape<O>>> {
     const timeoutMs = options.timeoutMs ?? this.timeoutMs
-    if (!(timeoutMs > 0)) throw new RangeError('timeoutMs must be positive')
+    checkTimeout(timeoutMs)
     const deadline = performance.now() + timeoutMs + waitMs
     const given = options.signal === undefined ? [] : [options.signal]
     const { signal, release } = firstOf(...given, this.#closed.signal)
@@ -259,6 +261,17 @@ function check (delivery: Omit<Delivery, 'mode' | 'leaseMs' | 'waitMs' | 'body'>
   }
   const size = Buffer.byteLength(delivery.body ?? '')
   if (size > maxBodyBytes) throw tooLarge(`the body is ${size} bytes; a service takes bodies of at most ${maxBodyBytes}`)
+}
+
+/** The longest time that a timer of Node's takes. gRPC ends the process over a deadline that is infinite. */
+const maxTimeoutMs = 2 ** 31 - 1
+
+function checkWait (waitMs: number): void {
+  if (!(waitMs >= 0 && waitMs <= 60_000)) throw invalid('wait', 'wait must be 0 to 60 seconds')
+}
+
+function checkTimeout (timeoutMs: number): void {
+  if (!(timeoutMs > 0 && timeoutMs <= maxTimeoutMs)) throw new RangeError(`timeoutMs must be above 0, and at most ${maxTimeoutMs}`)
 }
 
 /** How long an attempt may take. One that may be followed by another gets half of the time that is left, but 1 to 30 s. */

@@ -57,7 +57,14 @@ test('what cannot be sent', async () => {
   for (const body of ['x'.repeat(3145729), new Uint8Array(3145729)]) {
     await assert.rejects(client.record({ jobId: 'j', body }), { reason: 'PAYLOAD_TOO_LARGE', field: 'payload', outcomeUnknown: false })
   }
-  await assert.rejects(client.record({ jobId: 'j' }, { timeoutMs: 0 }), RangeError)
+  for (const timeoutMs of [0, -1, NaN, Infinity]) {
+    await assert.rejects(client.record({ jobId: 'j' }, { timeoutMs }), RangeError)
+    assert.throws(() => new Client('127.0.0.1:1', { timeoutMs }), RangeError)
+  }
+  for (const waitMs of [-1, 60_001, Infinity]) {
+    await assert.rejects(client.record({ jobId: 'j', waitMs }), { reason: 'INVALID_FIELD', field: 'wait' })
+    await assert.rejects(client.claim({ leaseMs: 1000, waitMs }), { reason: 'INVALID_FIELD', field: 'wait' })
+  }
   assert.throws(() => new Worker(client, () => {}, { concurrency: 0 }), RangeError)
   client.close()
 })

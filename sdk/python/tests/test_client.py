@@ -75,8 +75,14 @@ class Given(unittest.TestCase):
                 self.assertEqual(raised.exception.field, field)
             with self.assertRaises(jobonce.PayloadTooLarge):
                 client.record(job_id="j", body=bytes((3 << 20) + 1))
-            with self.assertRaises(ValueError):
-                client.record(job_id="j", timeout=0)
+            for timeout in 0, -1, float("nan"), float("inf"):
+                with self.subTest(timeout), self.assertRaises(ValueError):
+                    client.record(job_id="j", timeout=timeout)
+            for wait in -1, 61:
+                with self.subTest(wait), self.assertRaises(jobonce.InvalidField):
+                    client.record(job_id="j", wait=wait)
+                with self.subTest(wait), self.assertRaises(jobonce.InvalidField):
+                    client.claim(wait=wait)
             with self.assertRaises(TypeError):
                 client.record(job_id="j", body=7)  # type: ignore[arg-type]
             with self.assertRaises(ValueError):

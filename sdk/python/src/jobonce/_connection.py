@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import random
 import re
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from jobonce.errors import JobOnceError, Unauthenticated
+from jobonce.errors import JobOnceError, Unauthenticated, invalid
 
 DEFAULT_TIMEOUT = 10.0
 """Bounds a call, its retries included, in seconds."""
@@ -198,8 +199,10 @@ class Attempts:
     """The attempts of one call: how long each may take, and how long to wait before the next."""
 
     def __init__(self, retry: Retry, single: bool, timeout: float, wait: float) -> None:
-        if not timeout > 0:
-            raise ValueError(f"the timeout {timeout} is not positive")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"the timeout {timeout} is not positive and finite")
+        if not 0 <= wait <= 60:
+            raise invalid("wait", "wait must be 0 to 60 seconds")
         self._retry, self._single, self._wait = retry, single, wait
         self._deadline = time.monotonic() + timeout + wait
         self._mean = retry.base_delay
