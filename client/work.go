@@ -190,7 +190,7 @@ func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutc
 		var failure error
 		switch {
 		case errors.As(err, new(*permanentError)):
-			failure = h.giveUp(ctx, storable(err.Error()))
+			failure = h.giveUp(ctx, storable(err.Error(), maxErrorBytes))
 			reached.settled = failure == nil
 		case away, errors.As(err, new(*notStartedError)):
 			reached.uncounted = true
@@ -200,7 +200,7 @@ func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutc
 			if asked := (*retryInError)(nil); errors.As(err, &asked) {
 				reached.delay = min(max(reached.delay, asked.delay), maxRetryDelay)
 			}
-			failure = h.release(ctx, reached.delay, storable(err.Error()))
+			failure = h.release(ctx, reached.delay, storable(err.Error(), maxErrorBytes))
 		}
 		if failure != nil {
 			err = fmt.Errorf("%w (and the work could not be released: %w)", err, failure)
@@ -258,13 +258,13 @@ func (r *workRunner) delay(ctx context.Context, w *Work) time.Duration {
 	return min(max(0, r.backoff(int(w.Job.GetWork().GetAttempts()))), maxRetryDelay)
 }
 
-// storable is text as the service takes it for an error.
-func storable(text string) string {
+// storable is text as the service takes it for an error of so many bytes.
+func storable(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= maxErrorBytes {
+	if len(text) <= limit {
 		return text
 	}
-	cut := maxErrorBytes
+	cut := limit
 	for !utf8.RuneStart(text[cut]) {
 		cut--
 	}

@@ -13,7 +13,7 @@ const FileFlag = "config"
 
 // sections are the sections that a file may have. A section that no command reads is a mistake, so one joins the list
 // together with its command.
-var sections = []string{"serve", "webhook", "worker", "client"}
+var sections = []string{"serve", "webhook", "worker", "poll", "client"}
 
 // general are variables without our prefix that set a flag, because other programs read them too. The one with our
 // prefix beats it.

@@ -9,7 +9,7 @@ import (
 
 // structured are keys of sections that have no flag, since one plain value would not do. Their commands read them with
 // [Structure].
-var structured = map[string]bool{"webhook.sources": true}
+var structured = map[string]bool{"webhook.sources": true, "poll.hosts": true}
 
 // Structure returns what stands in the file under a key that is no flag, such as the sources of webhook; nil when the file
 // does not have it.

@@ -1,11 +1,14 @@
 package failuretest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -153,11 +156,12 @@ func TestFailure5LateRedelivery(t *testing.T) {
 	})
 }
 
-// TestFailure7NoWebhook: what a poller learns about a job races with the webhook that comes after all. The list of overdue
-// jobs is not built yet.
+// TestFailure7NoWebhook: a webhook does not come in time; the job is found overdue, is polled until it is over, and is recorded
+// once. And what a poller learns about a job races with the webhook that comes after all.
 func TestFailure7NoWebhook(t *testing.T) {
 	onBothStores(t, func(t *testing.T, w *world) {
 		c := w.client()
+		expectAndPoll(t, w, c)
 		sources := []string{"webhook", "poll"}
 		won := map[string]int{}
 		for n := range 20 {
@@ -181,6 +185,65 @@ func TestFailure7NoWebhook(t *testing.T) {
 		}
 		t.Logf("who came first: %v", won)
 	})
+}
+
+// expectAndPoll expects webhooks of which one comes in time, one never, and one after it was polled.
+func expectAndPoll(t *testing.T, w *world, c *client.Client) {
+	for _, id := range []string{"in time", "never", "late"} {
+		_, err := c.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: id, StatusUrl: "https://provider.example/jobs", OverdueAfter: durationpb.New(time.Minute)})
+		testenv.Must(t, err)
+	}
+	record(t, c, in(queuedMode, completed("in time")))
+	w.clock.Advance(2 * time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	polls, recovered, both := map[string]int{}, 0, make(chan struct{})
+	p, err := c.NewPoller(func(_ context.Context, e *joboncev1.Expectation) (client.Polled, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if polls[e.GetJobId()]++; polls[e.GetJobId()] < 3 { // running, running, done
+			return client.Polled{After: time.Millisecond}, nil
+		}
+		d := in(queuedMode, completed(e.GetJobId()))
+		d.Source, d.RequestId = "", ""
+		return client.Polled{Delivery: d}, nil
+	}, client.PollerConfig{Idle: time.Millisecond, Logger: testenv.Logger(t), Recorded: func(_ *joboncev1.Expectation, resp *joboncev1.RecordDeliveryResponse) {
+		mu.Lock()
+		defer mu.Unlock()
+		if resp.GetFirstDelivery() {
+			if recovered++; recovered == 2 {
+				close(both)
+			}
+		}
+	}})
+	testenv.Must(t, err)
+	done := make(chan struct{})
+	go func() { defer close(done); p.Run(ctx) }()
+	for done := false; !done; { // what came in time is found too, and is not polled
+		w.clock.Advance(2 * time.Millisecond)
+		left, err := c.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{})
+		testenv.Must(t, err)
+		select {
+		case <-both:
+			done = len(left.GetExpectations()) == 0
+		default:
+		}
+	}
+	stop()
+	<-done
+	if polls["never"] != 3 || polls["late"] != 3 || polls["in time"] != 0 {
+		t.Errorf("polled %v", polls)
+	}
+	want(t, record(t, c, in(queuedMode, completed("late"))), "PENDING")
+	for id, source := range map[string]string{"in time": "webhook", "never": "poll", "late": "poll"} {
+		if j := stored(t, c, id); j.GetSource() != source {
+			t.Errorf("%s: %v", id, j)
+		}
+	}
+	claimed, err := c.ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{MaxJobs: 10, LeaseDuration: durationpb.New(time.Minute)})
+	if err != nil || len(claimed.GetJobs()) != 3 {
+		t.Errorf("work to be done: %v, %v", claimed, err)
+	}
 }
 
 // TestFailure8OtherTerminalEvent: a job that was reported as completed is reported as failed.

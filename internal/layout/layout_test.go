@@ -23,7 +23,7 @@ const module = "github.com/jobonce/jobonce/"
 var allowed = map[string][]string{
 	"cmd/jobonce": {"internal/cli"},
 	"internal/cli": {"server", "client", "client/webhook", "gen/jobonce/v1", "internal/auth", "internal/batch", "internal/config",
-		"internal/frontend", "internal/job", "internal/load", "internal/mongostore", "internal/retention", "internal/runner", "internal/sqlitestore",
+		"internal/frontend", "internal/job", "internal/load", "internal/mongostore", "internal/poll", "internal/retention", "internal/runner", "internal/sqlitestore",
 		"internal/telemetry"},
 	"server":               {"gen/jobonce/v1", "internal/auth", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
@@ -42,6 +42,7 @@ var allowed = map[string][]string{
 	"internal/mongostore":  {"internal/job", "internal/payload"},
 	"internal/payload":     {},
 	"internal/runner":      {"client", "gen/jobonce/v1"},
+	"internal/poll":        {"client", "gen/jobonce/v1", "internal/config", "internal/expr"},
 	"internal/retention":   {"internal/job"},
 	"internal/sqlitestore": {"internal/job"},
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},

@@ -86,7 +86,8 @@ func wantLines(t *testing.T, lines []string, want ...string) {
 	}
 }
 
-// TestDocumented holds docs/metrics.md to what is exposed: names, types and labels. Those of webhooks are internal/frontend's.
+// TestDocumented holds docs/metrics.md to what is exposed: names, types and labels. Those of other commands are tested
+// where they are made.
 func TestDocumented(t *testing.T) {
 	families, err := newAll(t, isReady).registry.Gather()
 	testenv.Must(t, err)
@@ -109,7 +110,7 @@ func TestDocumented(t *testing.T) {
 	documented := make(map[string]string)
 	row := regexp.MustCompile("(?m)^\\| `((?:jobonce|grpc)_\\w+)` \\| (\\w+) \\| ([^|]*)\\|")
 	for _, m := range row.FindAllStringSubmatch(string(doc), -1) {
-		if strings.HasPrefix(m[1], "jobonce_webhook_") {
+		if isCommands(m[1]) {
 			continue
 		}
 		labels := regexp.MustCompile(`\w+`).FindAllString(strings.ReplaceAll(m[3], "as above", "grpc_type grpc_service grpc_method"), -1)
@@ -123,10 +124,15 @@ func TestDocumented(t *testing.T) {
 		t.Errorf("exposed:    %v\ndocumented: %v", exposed, documented)
 	}
 	for _, name := range regexp.MustCompile(`(?:jobonce|grpc_server)_\w+_\w+`).FindAllString(string(doc), -1) {
-		if exposed[name] == "" && !strings.HasPrefix(name, "jobonce_webhook_") {
+		if exposed[name] == "" && !isCommands(name) {
 			t.Errorf("the text names %s, which is not exposed", name)
 		}
 	}
+}
+
+// isCommands tells whether a metric is one of another command than serve.
+func isCommands(name string) bool {
+	return strings.HasPrefix(name, "jobonce_webhook_") || strings.HasPrefix(name, "jobonce_poll_")
 }
 
 func TestValues(t *testing.T) {

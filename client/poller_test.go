@@ -1,0 +1,99 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/jobonce/jobonce/client"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// TestPoller: jobs whose webhook is overdue are polled until they are over, and each is recorded once, whatever is lost on the way.
+func TestPoller(t *testing.T) {
+	for name, fault := range map[string]hook{"all is well": nil, "claims get lost": answerLost("ClaimOverdueJobs", 1), "reports get lost": answerLost("ReportPoll", 2),
+		"records get lost": answerLost("RecordDelivery", 2)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				c := s.client(t)
+				for _, id := range []string{"a", "b", "c", "came"} {
+					_, err := c.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: id, StatusUrl: "https://p.example/" + id, OverdueAfter: durationpb.New(time.Minute)})
+					testenv.Must(t, err)
+				}
+				_, err := c.RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "came"})
+				testenv.Must(t, err)
+				s.through(fault)
+				ctx, cancel := context.WithCancel(t.Context())
+				var mu sync.Mutex
+				polls, recorded := map[string]int{}, map[string]int{}
+				all := make(chan struct{})
+				p, err := c.NewPoller(func(ctx context.Context, e *joboncev1.Expectation) (client.Polled, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					polls[e.GetJobId()]++
+					switch n := polls[e.GetJobId()]; {
+					case e.GetJobId() == "c" && n == 1:
+						return client.Polled{}, errors.New(strings.Repeat("é", 2<<10) + "\xff")
+					case n < 3:
+						return client.Polled{After: 10 * time.Second}, nil
+					}
+					return client.Polled{Delivery: &joboncev1.RecordDeliveryRequest{Event: "job.completed", WorkMode: joboncev1.WorkMode_WORK_MODE_QUEUED}}, nil
+				}, client.PollerConfig{Concurrency: 2, Logger: testenv.Logger(t), Recorded: func(e *joboncev1.Expectation, resp *joboncev1.RecordDeliveryResponse) {
+					mu.Lock()
+					defer mu.Unlock()
+					if resp.GetFirstDelivery() {
+						recorded[e.GetJobId()]++
+					}
+					if len(recorded) == 3 {
+						close(all)
+					}
+				}})
+				testenv.Must(t, err)
+				done := make(chan struct{})
+				go func() { defer close(done); p.Run(ctx) }()
+				<-all
+				time.Sleep(10 * time.Minute)
+				cancel()
+				<-done
+				for _, id := range []string{"a", "b", "c"} {
+					if polls[id] != 3 || recorded[id] != 1 {
+						t.Errorf("%s: %d polls, recorded %d times", id, polls[id], recorded[id])
+					}
+					if j, err := c.GetJob(t.Context(), id, joboncev1.JobView_JOB_VIEW_BASIC); err != nil || j.GetSource() != "poll" || j.GetEvent() != "job.completed" {
+						t.Errorf("%s: %v, %v", id, j, err)
+					}
+				}
+				if polls["came"] > 0 {
+					t.Error("a job was polled whose webhook came")
+				}
+				left, err := c.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{})
+				if err != nil || len(left.GetExpectations()) > 0 {
+					t.Errorf("left %v, %v", left, err)
+				}
+			})
+		})
+	}
+}
+
+func TestPollerConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startService(t).client(t)
+		poll := func(context.Context, *joboncev1.Expectation) (client.Polled, error) { return client.Polled{}, nil }
+		for field, cfg := range map[string]client.PollerConfig{"Lease": {Lease: 2 * time.Hour}, "Idle": {Idle: -1}, "Concurrency": {Concurrency: 101}} {
+			if _, err := c.NewPoller(poll, cfg); err == nil || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s: %v", field, err)
+			}
+		}
+		if _, err := c.NewPoller(nil, client.PollerConfig{}); err == nil {
+			t.Error("took no PollFunc")
+		}
+	})
+}

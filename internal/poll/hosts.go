@@ -1,0 +1,160 @@
+// Package poll is `jobonce poll`: it asks providers over HTTP about jobs whose webhook is overdue. Which hosts may be asked, with
+// which headers, how often, and what their answers mean, the configuration file says; every other host is refused.
+package poll
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/time/rate"
+
+	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/expr"
+)
+
+// Host is one of `hosts:` in the configuration file.
+type Host struct {
+	// at is where it stands in the file, for errors.
+	at string
+
+	// Name is the name, or NAME:PORT for another port than that of the scheme. What is configured goes to it alone.
+	Name string
+	// HeadersFiles are files that hold values of headers, by the headers' names. They are sent over https alone.
+	HeadersFiles map[string]string
+	// Rate is how many requests a second are made at most. Default 1.
+	Rate float64
+	// Over tells whether the job is over, Event and Status give those to record. Event and Status may be empty.
+	Over, Event, Status string
+	// AllowPrivate lets the host have an address that is not of the public Internet.
+	AllowPrivate bool
+}
+
+// Parse reads the hosts. path names the file, for errors.
+func Parse(path string, node *yaml.Node) ([]Host, error) {
+	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
+		return nil, fmt.Errorf("%s:%d: poll.hosts must be a list of hosts", path, node.Line)
+	}
+	hosts := make([]Host, len(node.Content))
+	seen := map[string]bool{}
+	for i, n := range node.Content {
+		h := &hosts[i]
+		h.at = fmt.Sprintf("%s:%d", path, n.Line)
+		err := config.Fields(path, fmt.Sprintf("host %d", i+1), n, map[string]any{
+			"host": &h.Name, "headers_files": &h.HeadersFiles, "rate": &h.Rate, "over": &h.Over, "event": &h.Event, "status": &h.Status,
+			"allow_private": &h.AllowPrivate,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if h.Name = strings.ToLower(h.Name); seen[h.Name] {
+			return nil, h.wrong("host", errors.New("stands twice"))
+		}
+		seen[h.Name] = true
+	}
+	return hosts, nil
+}
+
+// wrong is an error about a key of the host.
+func (h *Host) wrong(key string, err error) error {
+	name := h.Name
+	if name == "" {
+		name = "a host"
+	}
+	return fmt.Errorf("%s: %s of %s: %w", h.at, key, name, err)
+}
+
+// language is what expressions can read of an answer: its body as JSON and as text, its status code and its headers.
+var language = expr.New(expr.Language{
+	Values: []string{"body", "code"}, Texts: []string{"text"}, Maps: []string{"header"},
+	JSON: func(s string) (v any, err error) { return decode([]byte(s)) },
+})
+
+func decode(b []byte) (v any, err error) {
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, errors.New("the text is no JSON")
+	}
+	return v, nil
+}
+
+// host is a host made ready.
+type host struct {
+	Host
+	limit               *rate.Limiter
+	over, event, status *expr.Program
+}
+
+func (h Host) compile() (*host, error) {
+	out := &host{Host: h}
+	if u, err := url.Parse("https://" + h.Name); err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || strings.ContainsAny(h.Name, "/?#*") {
+		return nil, h.wrong("host", errors.New("must be a name, or NAME:PORT"))
+	}
+	if h.Rate < 0 {
+		return nil, h.wrong("rate", errors.New("must be above zero"))
+	}
+	if h.Rate == 0 {
+		h.Rate = 1
+	}
+	out.limit = rate.NewLimiter(rate.Limit(h.Rate), 1)
+	for _, p := range []struct {
+		key, source string
+		want        expr.Result
+		into        **expr.Program
+	}{{"over", h.Over, expr.Truth, &out.over}, {"event", h.Event, expr.Text, &out.event}, {"status", h.Status, expr.Text, &out.status}} {
+		if p.source == "" && p.key != "over" {
+			continue
+		}
+		program, err := language.Compile(p.source, p.want)
+		if err != nil {
+			return nil, h.wrong(p.key, err)
+		}
+		*p.into = program
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.HeadersFiles)) {
+		if !httpguts.ValidHeaderFieldName(name) || strings.EqualFold(name, "Host") {
+			return nil, h.wrong("headers_files", fmt.Errorf("%q is no header that can be set", name))
+		}
+	}
+	_, err := out.headers()
+	return out, err
+}
+
+// headers reads the values of the headers, which may have changed since the last time.
+func (h *host) headers() (http.Header, error) {
+	out := make(http.Header)
+	for name, file := range h.HeadersFiles {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, h.wrong("headers_files", err)
+		}
+		value := strings.TrimSpace(string(b))
+		if value == "" || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, h.wrong("headers_files", fmt.Errorf("%s is empty, or holds what no header can", file))
+		}
+		out.Set(name, value)
+	}
+	return out, nil
+}
+
+// nameOf is a URL's host as it is configured: without the port where that is its scheme's.
+func nameOf(u *url.URL) string {
+	name := strings.ToLower(u.Hostname())
+	switch port := u.Port(); {
+	case port == "", u.Scheme == "https" && port == "443", u.Scheme == "http" && port == "80":
+		if strings.Contains(name, ":") {
+			return "[" + name + "]"
+		}
+		return name
+	default:
+		return net.JoinHostPort(name, port)
+	}
+}

@@ -1,0 +1,315 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.yaml.in/yaml/v3"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/testenv"
+)
+
+// parse reads hosts as they stand in a configuration file.
+func parse(t *testing.T, text string) ([]Host, error) {
+	t.Helper()
+	var doc yaml.Node
+	testenv.Must(t, yaml.Unmarshal([]byte(text), &doc))
+	return Parse("f.yaml", doc.Content[0])
+}
+
+// asker asks the hosts, whose certificates it believes.
+func asker(t *testing.T, text string, servers ...*httptest.Server) *Asker {
+	t.Helper()
+	hosts, err := parse(t, text)
+	testenv.Must(t, err)
+	a, err := New(hosts, NewMetrics())
+	testenv.Must(t, err)
+	for _, s := range servers {
+		for _, trip := range []http.RoundTripper{a.public, a.private} {
+			if s.TLS != nil {
+				trip.(*http.Transport).TLSClientConfig = s.Client().Transport.(*http.Transport).TLSClientConfig
+			}
+			t.Cleanup(trip.(*http.Transport).CloseIdleConnections)
+		}
+	}
+	return a
+}
+
+func (a *Asker) about(url string) (*joboncev1.RecordDeliveryRequest, time.Duration, error) {
+	p, err := a.Poll(context.Background(), &joboncev1.Expectation{JobId: "j", StatusUrl: url})
+	return p.Delivery, p.After, err
+}
+
+// provider answers what it is told to, and keeps the requests.
+type provider struct {
+	mu       sync.Mutex
+	requests []*http.Request
+	answers  []func(http.ResponseWriter)
+}
+
+func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests = append(p.requests, r)
+	answer := p.answers[0]
+	if len(p.answers) > 1 {
+		p.answers = p.answers[1:]
+	}
+	answer(w)
+}
+
+func says(code int, body string, headers ...string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Set(headers[i], headers[i+1])
+		}
+		w.WriteHeader(code)
+		fmt.Fprint(w, body)
+	}
+}
+
+const over = `over: body.state in ["done", "failed"]
+  event: '"job." + body.state'
+  status: body.status
+  rate: 1000
+`
+
+// TestRunningRunningDone is a job's life as its provider tells it.
+func TestRunningRunningDone(t *testing.T) {
+	done := `{"state":"done","status":"OK","job_id":"the provider's own"}`
+	p := &provider{answers: []func(http.ResponseWriter){
+		says(200, `{"state":"running"}`), says(429, "", "Retry-After", "7"), says(503, "", "Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT"),
+		says(200, `no JSON`), says(200, done, "Content-Type", "application/json"),
+	}}
+	s := httptest.NewTLSServer(p)
+	defer s.Close()
+	token := testenv.WriteFile(t, t.TempDir(), "token", []byte("Bearer swordfish\n"))
+	name := strings.TrimPrefix(s.URL, "https://")
+	a := asker(t, fmt.Sprintf("- host: %s\n  headers_files: {Authorization: %s}\n  allow_private: true\n  %s", name, token, over), s)
+	url := s.URL + "/jobs/1?key=secret"
+	for i, want := range []struct {
+		after time.Duration
+		err   string
+	}{{0, ""}, {7 * time.Second, "answers with 429"}, {0, "answers with 503"}, {0, "over of"}} {
+		d, after, err := a.about(url)
+		if d != nil || after != want.after || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
+			t.Errorf("%d: %v, %v, %v; want %+v", i, d, after, err, want)
+		}
+		if err != nil && (strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "swordfish")) {
+			t.Errorf("the error tells a secret: %v", err)
+		}
+	}
+	d, _, err := a.about(url)
+	if err != nil || d.GetEvent() != "job.done" || d.GetStatus() != "OK" || d.GetPayload() != done || d.GetSource() != "poll" || !d.GetOpaquePayload() ||
+		d.GetContentType() != "application/json" || d.GetWorkMode() != joboncev1.WorkMode_WORK_MODE_QUEUED {
+		t.Errorf("over: %v, %v", d, err)
+	}
+	for _, r := range p.requests {
+		if r.Method != "GET" || r.URL.RequestURI() != "/jobs/1?key=secret" || r.Header.Get("Authorization") != "Bearer swordfish" {
+			t.Errorf("asked %s %s with %v", r.Method, r.URL, r.Header)
+		}
+	}
+	for outcome, want := range map[string]float64{outcomeNotOver: 1, outcomeFailed: 3, outcomeOver: 1} {
+		if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(name, outcome)); got != want {
+			t.Errorf("%s: %v, want %v", outcome, got, want)
+		}
+	}
+	// A job counts as recovered when no webhook came before.
+	for _, first := range []bool{true, false} {
+		a.metrics.Recorded(&joboncev1.Expectation{StatusUrl: url}, &joboncev1.RecordDeliveryResponse{FirstDelivery: first})
+	}
+	if got := testutil.ToFloat64(a.metrics.recovers.WithLabelValues(name)); got != 1 {
+		t.Errorf("%v jobs recovered", got)
+	}
+}
+
+// TestCredentials go to their host alone, over https alone, and not where it sends us.
+func TestCredentials(t *testing.T) {
+	elsewhere := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"done","status":""}`)}}
+	other := httptest.NewTLSServer(elsewhere)
+	defer other.Close()
+	redirecting := &provider{answers: []func(http.ResponseWriter){says(302, "", "Location", other.URL)}}
+	s := httptest.NewTLSServer(redirecting)
+	defer s.Close()
+	open := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}}
+	plain := httptest.NewServer(open)
+	defer plain.Close()
+	token := testenv.WriteFile(t, t.TempDir(), "token", []byte("swordfish"))
+	text := ""
+	for _, url := range []string{s.URL, plain.URL} {
+		_, name, _ := strings.Cut(url, "://")
+		text += fmt.Sprintf("- host: %s\n  headers_files: {X-Key: %s}\n  allow_private: true\n  %s", name, token, over)
+	}
+	_, name, _ := strings.Cut(other.URL, "://")
+	text += fmt.Sprintf("- host: %s\n  allow_private: true\n  %s", name, over)
+	a := asker(t, text, s, other)
+	if _, _, err := a.about(s.URL); err == nil || !strings.Contains(err.Error(), "redirect (302), which is not followed") {
+		t.Errorf("a redirect: %v", err)
+	}
+	if len(elsewhere.requests) > 0 || redirecting.requests[0].Header.Get("X-Key") != "swordfish" {
+		t.Errorf("followed: %v", elsewhere.requests)
+	}
+	if _, _, err := a.about(plain.URL); err != nil || open.requests[0].Header.Get("X-Key") != "" {
+		t.Errorf("in plaintext: %v, %v", err, open.requests[0].Header)
+	}
+	if d, _, err := a.about(other.URL); err != nil || d == nil || elsewhere.requests[0].Header.Get("X-Key") != "" {
+		t.Errorf("another host: %v, %v", err, elsewhere.requests[0].Header)
+	}
+}
+
+// TestRefusedHosts: what is not listed is not asked, however it is written.
+func TestRefusedHosts(t *testing.T) {
+	a := asker(t, "- host: provider.example\n  "+over)
+	for _, url := range []string{
+		"https://other.example/", "https://provider.example.evil.example/", "https://provider.example:8443/", "https://provider.example@evil.example/",
+		"https://evil.example/provider.example", "https://evil.example#provider.example", "ftp://provider.example/", "https://sub.provider.example/", "://", "",
+		"https://user:swordfish@provider.example/",
+	} {
+		if _, _, err := a.about(url); err == nil || strings.Contains(err.Error(), "swordfish") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(otherHosts, outcomeRefused)); got != 11 {
+		t.Errorf("%v counted as refused", got)
+	}
+}
+
+func TestPublic(t *testing.T) {
+	for _, a := range []string{"8.8.8.8", "93.184.216.34", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "172.32.0.1", "100.128.0.1"} {
+		if !public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is public", a)
+		}
+	}
+	for _, a := range []string{
+		"127.0.0.1", "127.255.0.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "192.0.0.1",
+		"198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "fec0::1",
+		"::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "::10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1",
+		"2002:7f00:1::", "2002:a00:1::1", "2001::1", "2001:db8::1",
+	} {
+		if public(netip.MustParseAddr(a)) {
+			t.Errorf("%s is not public", a)
+		}
+	}
+	if public(netip.Addr{}) {
+		t.Error("no address is public")
+	}
+}
+
+// TestInnerAddresses: a listed host whose name stands for an inner address is refused when it is dialled, also when it stood for a
+// public one a moment before, and nothing is sent to it.
+func TestInnerAddresses(t *testing.T) {
+	p := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"done","status":""}`)}}
+	s := httptest.NewServer(p)
+	defer s.Close()
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(s.URL, "http://"))
+	testenv.Must(t, err)
+	var text strings.Builder
+	names := []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"}
+	for _, name := range names {
+		fmt.Fprintf(&text, "- host: '%s:%s'\n  %s", strings.Replace(name, "[::ffff:127.0.0.1]", "[::ffff:127.0.0.1]", 1), port, over)
+	}
+	a := asker(t, text.String())
+	for _, name := range names {
+		if _, _, err := a.about("http://" + name + ":" + port + "/?key=secret"); !errors.Is(err, errInner) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(p.requests) > 0 {
+		t.Errorf("asked %d times", len(p.requests))
+	}
+
+	// A name server that gives a public address first, and an inner one from then on.
+	var asked atomic.Int32
+	d := dialer(false)
+	control := d.Control
+	var dialled []string
+	d.Control = nil
+	resolve := func() string {
+		if asked.Add(1) == 1 {
+			return "192.0.9.1:" + port
+		}
+		return "127.0.0.1:" + port
+	}
+	if first := resolve(); control("tcp4", first, nil) != nil {
+		t.Errorf("%s is refused", first)
+	}
+	d.Control = control
+	a.public.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		dialled = append(dialled, resolve())
+		return d.DialContext(ctx, network, dialled[len(dialled)-1])
+	}
+	if _, _, err := a.about("http://localhost:" + port); !errors.Is(err, errInner) || len(dialled) != 1 || len(p.requests) > 0 {
+		t.Errorf("rebound to %v: %v, %d requests", dialled, err, len(p.requests))
+	}
+}
+
+func TestBadHosts(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"no list":      {"host: x", "must be a list"},
+		"no name":      {"- over: 'true'", "host of a host"},
+		"URL":          {"- {host: 'https://p.example', over: 'true'}", "must be a name"},
+		"path":         {"- {host: p.example/x, over: 'true'}", "must be a name"},
+		"twice":        {"- {host: p.example, over: 'true'}\n- {host: P.example, over: 'true'}", "stands twice"},
+		"unknown key":  {"- {host: p.example, over: 'true', token: x}", "unknown key token"},
+		"no over":      {"- {host: p.example}", "over of p.example: is empty"},
+		"bad over":     {"- {host: p.example, over: 'body.state =='}", "over of p.example"},
+		"not a truth":  {"- {host: p.example, over: '\"x\"'}", "over of p.example"},
+		"rate":         {"- {host: p.example, over: 'true', rate: -1}", "rate of p.example"},
+		"no file":      {"- {host: p.example, over: 'true', headers_files: {A: /no/such/file}}", "headers_files of p.example"},
+		"bad header":   {"- {host: p.example, over: 'true', headers_files: {'A B': /dev/null}}", "is no header"},
+		"empty header": {"- {host: p.example, over: 'true', headers_files: {A: /dev/null}}", "is empty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts, err := parse(t, c.text)
+			if err == nil {
+				_, err = New(hosts, NewMetrics())
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:") {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestDocumented: docs/metrics.md has each metric.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/metrics.md")
+	testenv.Must(t, err)
+	families, err := NewMetrics().registry.Gather()
+	testenv.Must(t, err)
+	ours := []string{"jobonce_poll_recovered_jobs_total"} // which has no series yet
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "jobonce_") {
+			ours = append(ours, f.GetName())
+		}
+	}
+	for _, name := range ours {
+		if !strings.Contains(string(page), "| `"+name+"` | counter |") {
+			t.Errorf("%s is not there", name)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "soon": 0, "99999999999": 0, now.Add(time.Hour).Format(http.TimeFormat): time.Hour, now.Add(-time.Hour).Format(http.TimeFormat): 0,
+	} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q: %v, want %v", value, got, want)
+		}
+	}
+}
