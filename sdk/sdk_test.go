@@ -310,7 +310,8 @@ func TestDeliveries(t *testing.T) {
 // recordsOnce has the client record jobs whose ids begin with prefix, each twice.
 func recordsOnce(d *driver, prefix string) {
 	d.t.Helper()
-	for _, body := range []string{`{"job_id":"` + prefix + `text","event":"e"}`, "\xef\xbb\xbf{\"job_id\":\"" + prefix + "bom\"}", "no text: \xff\x00"} {
+	text, bom := `{"job_id":"`+prefix+`text","event":"e"}`, "\xef\xbb\xbf{\"job_id\":\""+prefix+"bom\"}"
+	for _, body := range []string{text, bom, "no text: \xff\x00"} {
 		args := map[string]any{"body_base64": []byte(body)}
 		if strings.HasPrefix(body, "no text") {
 			args["job_id"] = prefix + "bytes"
@@ -318,7 +319,7 @@ func recordsOnce(d *driver, prefix string) {
 		d.does("record", args, map[string]any{"disposition": "FIRST", "start_work": true, "deliveries": 1})
 		d.does("record", args, map[string]any{"disposition": "DUPLICATE", "start_work": false, "deliveries": 2})
 	}
-	d.does("get", map[string]any{"job_id": prefix + "text"}, map[string]any{"deliveries": 2, "body": `{"job_id":"` + prefix + `text","event":"e"}`})
+	d.does("get", map[string]any{"job_id": prefix + "text"}, map[string]any{"deliveries": 2, "body": text})
 	d.does("record", map[string]any{"body": "{}"}, map[string]any{"code": "INVALID_ARGUMENT", "reason": "INVALID_FIELD", "field": "job_id"})
 }
 

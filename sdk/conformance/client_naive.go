@@ -96,7 +96,9 @@ func (n *naiveDriver) perform(t *task, c Command) (map[string]any, error) {
 		f := t.work(ctx, jobID)
 		return retry(ctx, func(ctx context.Context) (err error) {
 			if f.Error != "" {
-				_, err = work.ReleaseWork(ctx, &joboncev1.ReleaseWorkRequest{JobId: jobID, LeaseToken: token, Error: f.Error, Dead: f.Permanent})
+				_, err = work.ReleaseWork(ctx, &joboncev1.ReleaseWorkRequest{
+					JobId: jobID, LeaseToken: token, Error: f.Error, Dead: f.Permanent,
+				})
 				return err
 			}
 			_, err = work.CompleteWork(ctx, &joboncev1.CompleteWorkRequest{JobId: jobID, LeaseToken: token, Result: f.Result})

@@ -60,8 +60,8 @@ func TestTable(t *testing.T) {
 		"a":  {{Scenario: Scenario{Name: "one"}}, {Scenario: Scenario{Name: "other"}}},
 		"bb": {{Scenario: Scenario{Name: "one"}}, {Scenario: Scenario{Name: "other"}, Problems: []string{"wrong"}}},
 	})
-	want := "scenario  a       bb\none    pass    pass\nother  pass    FAIL\nbb: other: wrong\n"
-	if got := strings.ReplaceAll(out.String(), "  \n", "\n"); failures != 1 || strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(want), " ") {
-		t.Errorf("%d failures:\n%s", failures, got)
+	const want = "scenario a bb one pass pass other pass FAIL bb: other: wrong"
+	if got := strings.Join(strings.Fields(out.String()), " "); failures != 1 || got != want {
+		t.Errorf("%d failures:\n%s", failures, &out)
 	}
 }

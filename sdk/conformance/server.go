@@ -298,6 +298,10 @@ func serve[Resp any](s *server, ctx context.Context, method, requestID string, c
 	return resp, nil
 }
 
+func refusal(code codes.Code, reason, message string) error {
+	return (&ErrorAnswer{Code: statusCode(code), Reason: reason, Message: message}).status()
+}
+
 func (e *ErrorAnswer) status() error {
 	st := status.New(codes.Code(e.Code), e.Message)
 	var details []protoadapt.MessageV1
@@ -396,7 +400,8 @@ func (s *server) RecordDelivery(
 			resp.Disposition = joboncev1.Disposition_DISPOSITION_IN_PROGRESS
 		case leased:
 			r.grant(req.GetRequestId(), req.GetLeaseDuration().AsDuration())
-			resp.Disposition, resp.StartWork, resp.Lease, resp.Job = joboncev1.Disposition_DISPOSITION_RECLAIMED, true, s.lease(r), proto.CloneOf(r.job)
+			resp.Disposition, resp.StartWork = joboncev1.Disposition_DISPOSITION_RECLAIMED, true
+			resp.Lease, resp.Job = s.lease(r), proto.CloneOf(r.job)
 		default:
 			resp.Disposition = joboncev1.Disposition_DISPOSITION_PENDING
 		}
@@ -416,7 +421,7 @@ func (s *server) GetJob(ctx context.Context, req *joboncev1.GetJobRequest) (*job
 		r := s.jobs[req.GetJobId()]
 		switch {
 		case r == nil:
-			return nil, (&ErrorAnswer{Code: statusCode(codes.NotFound), Reason: "JOB_NOT_FOUND", Message: "no such job"}).status()
+			return nil, refusal(codes.NotFound, "JOB_NOT_FOUND", "no such job")
 		case req.GetView() == joboncev1.JobView_JOB_VIEW_FULL:
 			return &joboncev1.GetJobResponse{Job: proto.CloneOf(r.job)}, nil
 		}
@@ -432,7 +437,8 @@ func (s *server) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest)
 		resp := &joboncev1.ClaimWorkResponse{}
 		for _, r := range s.jobs {
 			replayed := r.token != "" && r.requests[req.GetRequestId()] == r.token
-			free := r.job.GetWork().GetState() == joboncev1.WorkState_WORK_STATE_QUEUED && len(resp.GetJobs()) < int(max(1, req.GetMaxJobs()))
+			queued, room := r.job.GetWork().GetState() == joboncev1.WorkState_WORK_STATE_QUEUED, len(resp.GetJobs()) < int(max(1, req.GetMaxJobs()))
+			free := queued && room
 			if free && !replayed {
 				r.grant(req.GetRequestId(), req.GetLeaseDuration().AsDuration())
 			}
@@ -450,7 +456,7 @@ func (s *server) RequeueWork(ctx context.Context, req *joboncev1.RequeueWorkRequ
 		r := s.jobs[req.GetJobId()]
 		if r == nil || req.GetExpectedGeneration() != r.job.GetWork().GetGeneration() ||
 			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) {
-			return nil, (&ErrorAnswer{Code: statusCode(codes.FailedPrecondition), Reason: "WRONG_STATE", Message: "it has moved on"}).status()
+			return nil, refusal(codes.FailedPrecondition, "WRONG_STATE", "it has moved on")
 		}
 		changed := r.job.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED
 		r.job.Work.State, r.job.Work.Attempts = joboncev1.WorkState_WORK_STATE_QUEUED, 0
@@ -463,13 +469,13 @@ func (s *server) hold(ctx context.Context, method, jobID, token string, do func(
 	_, err := serve(s, ctx, method, "", func() (struct{}, error) {
 		r := s.jobs[jobID]
 		if r == nil {
-			return struct{}{}, (&ErrorAnswer{Code: statusCode(codes.NotFound), Reason: "JOB_NOT_FOUND", Message: "no such job"}).status()
+			return struct{}{}, refusal(codes.NotFound, "JOB_NOT_FOUND", "no such job")
 		}
 		if token == r.ended && method != "RenewLease" {
 			return struct{}{}, nil
 		}
 		if token != r.token || token == r.ended {
-			return struct{}{}, (&ErrorAnswer{Code: statusCode(codes.Aborted), Reason: "LEASE_LOST", Message: "the lease is somebody else's"}).status()
+			return struct{}{}, refusal(codes.Aborted, "LEASE_LOST", "the lease is somebody else's")
 		}
 		return struct{}{}, do(r)
 	})
