@@ -86,7 +86,7 @@ tokens, events and bodies.
 		return &usageError{err}
 	})
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newServe(), newRecord(), newGet(), newList(), newRequeue(), newDelete(), newPause(), newResume(), newExpect(), newOverdue(), newPoll(), newWork(), newWebhook(), newWorker(), newInbox(), newToken(), newBench(), newCheck(), newBackup(), newCopy(), newVersion())
+	root.AddCommand(newServe(), newRecord(), newGet(), newList(), newRequeue(), newDelete(), newPause(), newResume(), newExpect(), newOverdue(), newPoll(), newWork(), newWebhook(), newWorker(), newInbox(), newToken(), newBench(), newHealth(), newCheck(), newBackup(), newCopy(), newVersion())
 	return root
 }
 
