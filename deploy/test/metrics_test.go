@@ -128,7 +128,7 @@ func queries(t *testing.T) (found []query) {
 		}
 	}
 	must(t, json.Unmarshal([]byte(read(t, "grafana/jobonce.json")), &board))
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".+")
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$instance", ".+")
 	for _, p := range board.Panels {
 		for _, target := range p.Targets {
 			expr := variables.Replace(target.Expr)
