@@ -63,16 +63,6 @@ func (j *jobs) BatchRecordDeliveries(ctx context.Context, reqs []*joboncev1.Reco
 	return results, nil
 }
 
-// ids are the recorded jobs', in their order.
-func (j *jobs) ids() (ids []string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, req := range j.all {
-		ids = append(ids, req.GetJobId())
-	}
-	return ids
-}
-
 // parse reads sources. The secret of the shop is in the environment.
 func parse(t *testing.T, text string) ([]frontend.Source, error) {
 	t.Helper()

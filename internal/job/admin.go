@@ -40,10 +40,10 @@ type Admin interface {
 	Pauses(ctx context.Context) ([]Pause, error)
 }
 
-// ErrWrongState: the job's state forbids it. Its errors are each a [*StateError].
+// ErrWrongState says that the job's state forbids it. Its errors are each a [*StateError].
 var ErrWrongState = errors.New("the job's state forbids it")
 
-// ErrTooManyPauses: there are MaxPauses already.
+// ErrTooManyPauses says that there are MaxPauses already.
 var ErrTooManyPauses = &StateError{fmt.Sprintf("there are %d pauses already; resume one first", MaxPauses)}
 
 // StateError says how a job's state forbids an operation, in words for whoever asked.

@@ -34,7 +34,7 @@ type Expectations interface {
 	CountOverdue(ctx context.Context) (int64, error)
 }
 
-// ErrNoExpectation: nothing is expected of the job.
+// ErrNoExpectation says that nothing is expected of the job.
 var ErrNoExpectation = errors.New("expectation not found")
 
 // The limits of expectations, and the delay before the first poll is repeated, which grows by half each time.
