@@ -68,9 +68,11 @@ func isCreator(r *Record, d *Delivery) bool {
 		r.BodyOmitted == d.BodyOmitted && SameCaller(r.Caller, d.Caller)
 }
 
-// isHolder tells whether d is the logical call that the current lease was granted to.
+// isHolder tells whether d is the logical call that the current lease was granted to. One of another mode than LEASED is not,
+// whatever its request id: who did not ask for a lease would neither renew nor complete it.
 func isHolder(w *Work, d *Delivery) bool {
-	return d.RequestID != "" && w.RequestID == d.RequestID && w.RequestFingerprint == d.Fingerprint && SameCaller(w.Caller, d.Caller)
+	return d.Mode == ModeLeased && d.RequestID != "" && w.RequestID == d.RequestID && w.RequestFingerprint == d.Fingerprint &&
+		SameCaller(w.Caller, d.Caller)
 }
 
 // SameCaller tells whether a call may be one that was stored earlier, by the names of their callers: a request id replays only

@@ -57,6 +57,41 @@ func reusedRequestIDIsAnotherCall(t *testing.T, e Env) {
 	wantDuplicate(t, record(t, e.Store, noBody), 3)
 }
 
+// leaseIsForLeasedDeliveries: a delivery that did not ask for a lease gets none, not even under the request id of the call that
+// holds it. Whoever sent it would neither renew nor complete it.
+func leaseIsForLeasedDeliveries(t *testing.T, e Env) {
+	for _, c := range []struct {
+		name   string
+		made   job.Input
+		others job.Disposition // what the other modes are told
+	}{
+		{"of the creator", leased("of the creator", "r"), job.InProgress},
+		{"of another", leased("of another", "creator"), job.InProgress},
+		{"of queued work", queued("of queued work", "creator"), job.InProgress},
+		{"of the creator of queued work", queued("of the creator of queued work", "r"), job.First},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			record(t, e.Store, c.made)
+			again := leased(c.name, "r")
+			claim(t, e.Store, c.name, 100) // whoever queued it claims it only once a lease of it has lapsed
+			e.Clock.Advance(2 * lease)
+			held := record(t, e.Store, again)
+			if held.Lease == nil {
+				t.Fatalf("got %v and no lease", held.Verdict.Disposition)
+			}
+			for name, in := range map[string]job.Input{"queued": queued(c.name, "r"), "untracked": input(c.name, "r")} {
+				o := record(t, e.Store, in)
+				if v := o.Verdict; v.Disposition != c.others || v.StartWork || o.Lease != nil || o.Record.Body != (job.Body{}) {
+					t.Errorf("%s: got %v, start %t, lease %v, body %q; want %v", name, v.Disposition, v.StartWork, o.Lease, o.Record.Body.Data, c.others)
+				}
+			}
+			if o := record(t, e.Store, again); o.Lease == nil || o.Lease.Token != held.Lease.Token {
+				t.Errorf("the holder got %v, %v", o.Verdict.Disposition, o.Lease)
+			}
+		})
+	}
+}
+
 func conflicts(t *testing.T, e Env) {
 	e1 := job.Input{Event: "job.completed", Status: "OK", Source: "webhook", Body: job.Body{Kind: job.BodyText, Data: "a"}}
 	cases := []struct {

@@ -187,7 +187,7 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		}
 	}
 	running := j.state == job.StateLeased && now < j.due
-	holder := running && op.request == j.holder && op.body == j.holderBody && sameEvent && sameName(op.caller, j.holderCaller)
+	holder := running && op.mode == job.ModeLeased && op.request == j.holder && op.body == j.holderBody && sameEvent && sameName(op.caller, j.holderCaller)
 	switch {
 	case j.state == job.StateUntracked && creator:
 		want.disposition, want.start = job.First, true

@@ -67,6 +67,7 @@ func Run(t *testing.T, factory Factory) {
 		{"FirstThenDuplicate", firstThenDuplicate},
 		{"ReplayGetsTheSameAnswer", replayGetsTheSameAnswer},
 		{"ReusedRequestIDIsAnotherCall", reusedRequestIDIsAnotherCall},
+		{"LeaseIsForLeasedDeliveries", leaseIsForLeasedDeliveries},
 		{"Conflicts", conflicts},
 		{"OddIDs", oddIDs},
 		{"Bodies", bodies},
