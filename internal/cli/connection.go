@@ -71,12 +71,12 @@ func (c *connection) addTo(cmd *cobra.Command, keys *pflag.FlagSet) {
 }
 
 // open returns a client for a command that runs for long: it goes on trying.
-func (c *connection) open() (*client.Client, error) {
+func (c *connection) open(more ...client.Option) (*client.Client, error) {
 	opts, err := c.options()
 	if err != nil {
 		return nil, err
 	}
-	cl, err := client.New(c.server, append(opts, client.WithTimeout(c.timeout), client.WithRetry(client.RetryPolicy{}))...)
+	cl, err := client.New(c.server, append(append(opts, client.WithTimeout(c.timeout), client.WithRetry(client.RetryPolicy{})), more...)...)
 	if err != nil {
 		return nil, &usageError{err}
 	}

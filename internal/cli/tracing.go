@@ -4,6 +4,9 @@ import (
 	"context"
 	"log/slog"
 
+	"google.golang.org/grpc"
+
+	"github.com/jobonce/jobonce/client"
 	"github.com/jobonce/jobonce/internal/telemetry"
 )
 
@@ -22,4 +25,12 @@ func closeTracing(tracing *telemetry.Tracing, logger *slog.Logger) {
 	if err := tracing.Close(); err != nil {
 		logger.Warn("the last traces were not sent", "error", err)
 	}
+}
+
+// traced makes spans of a client's calls. Each call then goes alone, in its caller's context.
+func traced(tracing *telemetry.Tracing) []client.Option {
+	if tracing == nil {
+		return nil
+	}
+	return []client.Option{client.WithDialOptions(grpc.WithStatsHandler(tracing.ClientHandler()))}
 }

@@ -185,7 +185,13 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 	if certificates != nil {
 		front.TLS = certificates.HTTP()
 	}
-	jobs, err := conn.open()
+	tracing, err := newTracing(ctx, "jobonce-webhook", logger)
+	if err != nil {
+		return err
+	}
+	defer closeTracing(tracing, logger)
+	front.Tracer = tracing.Tracer()
+	jobs, err := conn.open(traced(tracing)...)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
 	"github.com/jobonce/jobonce/client/webhook"
@@ -58,6 +59,8 @@ type Config struct {
 	TLS *tls.Config
 	// Now is the time that signatures are held against. nil: time.Now.
 	Now func() time.Time
+	// Tracer makes a span of each request to a source. nil: there are none.
+	Tracer trace.Tracer
 	// Metrics count. nil: nothing is counted.
 	Metrics *Metrics
 	// Logger takes the log. Bodies and secrets are never written to it. nil: slog.Default().
@@ -167,7 +170,13 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.underWay.Inc()
 		defer m.underWay.Dec()
 	}
-	route.handler.ServeHTTP(w, f.asSent(r))
+	r = f.asSent(r)
+	if f.cfg.Tracer != nil {
+		var end func()
+		r, end = f.traced(r, route.source.Name)
+		defer end()
+	}
+	route.handler.ServeHTTP(w, r)
 }
 
 // refuse answers a request that comes to no source.

@@ -109,6 +109,16 @@ func (t *Tracing) ServerHandler() stats.Handler {
 		otelgrpc.WithMeterProvider(noop.NewMeterProvider())) // The metrics of calls are those of /metrics.
 }
 
+// ClientHandler makes a span of each call of a client, and sends its context along; nil when tracing is off.
+func (t *Tracing) ClientHandler() stats.Handler {
+	if t == nil {
+		return nil
+	}
+	return otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())), otelgrpc.WithMeterProvider(noop.NewMeterProvider()))
+}
+
 // Close sends what is left, for 5 seconds at most.
 func (t *Tracing) Close() error {
 	if t == nil {

@@ -44,7 +44,8 @@ func TestTracingIsAskedFor(t *testing.T) {
 			if (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("got %v, want %q", err, tc.err)
 			}
-			if on := tracing != nil; on != tc.on || (tracing.Tracer() != nil) != on || (tracing.ServerHandler() != nil) != on {
+			if on := tracing != nil; on != tc.on || (tracing.Tracer() != nil) != on || (tracing.ServerHandler() != nil) != on ||
+				(tracing.ClientHandler() != nil) != on {
 				t.Errorf("tracing is %v, with %v and %v; want it on: %t", tracing, tracing.Tracer(), tracing.ServerHandler(), tc.on)
 			}
 			testenv.OK(t, tracing.Close())
