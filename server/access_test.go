@@ -204,7 +204,7 @@ func (w *accessWorld) setting(name string, cfg Config, ids ...identity) {
 	}
 	r := serve(w.t, s, lis)
 	fmt.Fprintf(&w.out, "%s\n", name)
-	methods := methodsOf(w.t, s.grpc)
+	methods, rules, web := methodsOf(w.t, s.grpc), httpRules(w.t), openHTTP(w.t, s)
 	for _, id := range ids {
 		transport := insecure.NewCredentials()
 		if id.tls != nil {
@@ -212,7 +212,7 @@ func (w *accessWorld) setting(name string, cfg Config, ids ...identity) {
 		}
 		conn, err := grpc.NewClient(r.conn.Target(), grpc.WithTransportCredentials(transport))
 		testenv.Must(w.t, err)
-		outcomes := make(map[string][]string)
+		outcomes, overHTTP := make(map[string][]string), make(map[string][]string)
 		for _, m := range methods {
 			ctx, cancel := context.WithTimeout(w.t.Context(), 30*time.Second)
 			for _, token := range id.tokens {
@@ -221,6 +221,11 @@ func (w *accessWorld) setting(name string, cfg Config, ids ...identity) {
 			outcome := access(ctx, conn, m, id.jobID)
 			cancel()
 			outcomes[outcome] = append(outcomes[outcome], string(m.Name()))
+			if rule, ok := rules[m.FullName()]; ok {
+				if got := accessHTTP(w.t, web, id, m, rule); got != outcome {
+					overHTTP[got] = append(overHTTP[got], string(m.Name()))
+				}
+			}
 		}
 		conn.Close()
 		fmt.Fprintf(&w.out, "  %s\n", id.name)
@@ -230,6 +235,12 @@ func (w *accessWorld) setting(name string, cfg Config, ids ...identity) {
 				names = "all"
 			}
 			fmt.Fprintf(&w.out, "    %-18s %s\n", outcome, names)
+		}
+		if len(overHTTP) == 0 {
+			fmt.Fprintf(&w.out, "    over HTTP: the same\n")
+		}
+		for _, outcome := range slices.Sorted(maps.Keys(overHTTP)) {
+			fmt.Fprintf(&w.out, "    over HTTP: %s %s\n", outcome, strings.Join(overHTTP[outcome], " "))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -76,7 +77,9 @@ type Server struct {
 	answers *answers
 	// waits has the deliveries that wait.
 	waits *waits
-	ran   atomic.Bool
+	// inside is where connections in memory come in.
+	inside *insideListener
+	ran    atomic.Bool
 }
 
 // Ready is closed once the server has said SERVING for the first time: the store is ready and calls are answered.
@@ -125,14 +128,16 @@ func New(cfg Config, jobs Jobs) (*Server, error) {
 			opts = append(opts, grpc.ChainStreamInterceptor(bypass(l.stream)))
 		}
 	}
+	transport := insecure.NewCredentials()
 	if cfg.Certificates != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(cfg.Certificates.Server())))
+		transport = credentials.NewTLS(cfg.Certificates.Server())
 	}
+	opts = append(opts, grpc.Creds(insideCreds{transport}))
 	if cfg.StatsHandler != nil {
 		opts = append(opts, grpc.StatsHandler(cfg.StatsHandler))
 	}
 
-	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...), door: door, answers: answers}
+	s := &Server{cfg: cfg, log: cfg.Logger, grpc: grpc.NewServer(opts...), door: door, answers: answers, inside: newInsideListener()}
 	s.health = newHealthService(jobs, cfg.HealthInterval, cfg.Logger)
 	s.due = newDueWatch(jobs, cfg.DueAlert, cfg.Logger)
 	bell := newBell()
@@ -176,17 +181,22 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 		defer close(dueDone)
 		s.due.run(ctx)
 	}()
-	served := make(chan error, 1)
-	go func() {
-		served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: int64(s.cfg.MaxConnections)})
-		cancel()
-	}()
+	serve := func(lis net.Listener) <-chan error {
+		served := make(chan error, 1)
+		go func() {
+			served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: int64(s.cfg.MaxConnections)})
+			cancel()
+		}()
+		return served
+	}
+	served, servedInside := serve(lis), serve(s.inside)
 
 	<-ctx.Done()
 	s.health.stop()
 	s.stop()
 	<-healthDone
 	<-dueDone
+	<-servedInside // Its listener does not fail.
 	// A server that is stopped before it serves says so with ErrServerStopped.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("server: serve on %v: %w", lis.Addr(), err)

@@ -140,14 +140,27 @@ func (c *Certificates) Server() *tls.Config {
 
 // HTTP is the configuration of a listener of HTTP, of either version. Clients are not asked for certificates.
 func (c *Certificates) HTTP() *tls.Config {
+	return c.http(func(cfg *tls.Config) { cfg.ClientAuth, cfg.ClientCAs = tls.NoClientCert, nil })
+}
+
+// HTTPWithClients is that of a listener of HTTP which takes certificates of clients as that of gRPC does.
+func (c *Certificates) HTTPWithClients() *tls.Config { return c.http(func(*tls.Config) {}) }
+
+func (c *Certificates) http(change func(*tls.Config)) *tls.Config {
 	http := func() *tls.Config {
 		cfg := c.loaded.Load().config.Clone()
-		cfg.NextProtos, cfg.ClientAuth, cfg.ClientCAs = []string{"h2", "http/1.1"}, tls.NoClientCert, nil
+		cfg.NextProtos = []string{"h2", "http/1.1"}
+		change(cfg)
 		return cfg
 	}
 	cfg := http()
 	cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return http(), nil }
 	return cfg
+}
+
+// Names tells whether the certificate in force is for the host, a name or an address.
+func (c *Certificates) Names(host string) bool {
+	return c.loaded.Load().config.Certificates[0].Leaf.VerifyHostname(host) == nil
 }
 
 // Expires is when the certificate in force does.

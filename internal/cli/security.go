@@ -62,8 +62,8 @@ func (c *securityConfig) check() error {
 	return nil
 }
 
-// checkListener refuses to serve beyond this machine without protection.
-func (c *securityConfig) checkListener(addr net.Addr, log *slog.Logger) error {
+// checkListener refuses to serve beyond this machine without protection. The flag is the one that gives the address.
+func (c *securityConfig) checkListener(flag string, addr net.Addr, log *slog.Logger) error {
 	if auth.Loopback(addr) {
 		return nil
 	}
@@ -78,8 +78,8 @@ func (c *securityConfig) checkListener(addr net.Addr, log *slog.Logger) error {
 	case lack == "":
 		return nil
 	case !c.insecure:
-		return usagef("--listen %s is reached from other machines: give %s; or listen on 127.0.0.1, or say --insecure where the network keeps "+
-			"others out (docs/security.md)", addr, lack)
+		return usagef("%s %s is reached from other machines: give %s; or listen on 127.0.0.1, or say --insecure where the network keeps "+
+			"others out (docs/security.md)", flag, addr, lack)
 	default:
 		log.Warn("the service is reached from other machines and unprotected, as --insecure says", "address", addr.String(), "lacks", lack)
 	}

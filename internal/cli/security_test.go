@@ -38,7 +38,7 @@ func TestListenersProtection(t *testing.T) {
 		{"both", tcp("0.0.0.0"), both, ""},
 		{"insecure", tcp("0.0.0.0"), securityConfig{insecure: true}, ""},
 	} {
-		err := tc.cfg.checkListener(tc.addr, slog.New(slog.DiscardHandler))
+		err := tc.cfg.checkListener("--http-listen", tc.addr, slog.New(slog.DiscardHandler))
 		if tc.want == "" && err != nil || tc.want != "" && (exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
@@ -53,6 +53,8 @@ func TestSecurityFlags(t *testing.T) {
 	good := testenv.WriteFile(t, dir, "good", []byte("callers: [{name: a, token_sha256: "+sum+", allow: [metrics]}]\n...\n"))
 	for args, want := range map[string]string{
 		"--tls-cert c": "--tls-cert and --tls-key go together", "--tls-key k": "--tls-cert and --tls-key go together",
+		"--listen 127.0.0.1:0 --http-hosts a":                          "--http-hosts needs --http-listen",
+		"--listen 127.0.0.1:0 --http-listen 0.0.0.0:0":                 "--http-listen [::]:",
 		"--tls-client-ca c --auth-file a":                              "--tls-client-ca needs --tls-cert",
 		"--tls-cert c --tls-key k --tls-client-ca c":                   "--tls-client-ca needs --auth-file",
 		"--oidc-issuer https://i --auth-file a":                        "go together",

@@ -28,6 +28,8 @@ const defaultAddress = "127.0.0.1:50051"
 // serveConfig is what the flags of serve set.
 type serveConfig struct {
 	listen      string
+	httpListen  string
+	httpHosts   []string
 	opsListen   string
 	adminListen string // the old name of opsListen
 	listenMode  string
@@ -105,6 +107,10 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 		"host 0.0.0.0 or [::] on every interface, which needs --tls-cert, --tls-key and --auth-file; or\n"+
 		"unix:PATH, a socket for this user alone")
 	keys.StringVar(&cfg.listenMode, "listen-mode", "0600", "octal `mode` of the socket of unix:PATH, which says who can open it")
+	keys.StringVar(&cfg.httpListen, "http-listen", "", "`address` of the same service over HTTP and JSON (docs/http.md), with the same certificate and callers;\n"+
+		"off when not given")
+	keys.StringSliceVar(&cfg.httpHosts, "http-hosts", nil, "`names` by which HTTP requests may call the service, beside localhost, addresses and those of the\n"+
+		"certificate; several with commas between them")
 	cfg.security.declare(keys)
 	cfg.store.declare(keys)
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
@@ -155,9 +161,14 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer lis.Close() // for when it does not come to serving
-	if err := cfg.security.checkListener(lis.Addr(), logger); err != nil {
+	if err := cfg.security.checkListener("--listen", lis.Addr(), logger); err != nil {
 		return err
 	}
+	web, err := cfg.listenHTTP(ctx, logger)
+	if err != nil {
+		return err
+	}
+	defer web.close()
 	ops, err := newOps(ctx, cfg.opsListen)
 	if err != nil {
 		return err
@@ -197,7 +208,10 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	logger.Info("listening", "address", lis.Addr().String(), "ops_address", ops.address(), "store", store.name)
+	if err := web.open(cfg, protected, srv, ops, logger); err != nil {
+		return err
+	}
+	logger.Info("listening", "address", lis.Addr().String(), "http_address", web.address(), "ops_address", ops.address(), "store", store.name)
 
 	group, serving := errgroup.WithContext(ctx)
 	// The ops listener tells of the service to its end, so it ends last.
@@ -215,6 +229,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		defer stopOps()
 		return srv.Run(serving, lis)
 	})
+	group.Go(func() error { return web.run(serving) })
 	group.Go(func() error {
 		protected.run(serving)
 		return nil
@@ -238,7 +253,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		if cfg.ready != nil {
 			defer cfg.ready(lis.Addr())
 		}
-		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s, %s\n", shownAddress(lis), store.name); err != nil {
+		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s%s, %s\n", shownAddress(lis), web.shown(), store.name); err != nil {
 			logger.Warn("the line that says that the service is ready could not be written; it goes on without", "error", err)
 		}
 		return nil

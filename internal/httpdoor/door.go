@@ -1,0 +1,203 @@
+// Package httpdoor is the HTTP/JSON door: it makes gRPC calls of HTTP requests, by the rules of proto/jobonce/v1/http.yaml, and
+// makes them on connections in memory, one for each connection of its own. Who calls, and what they may, the door of gRPC
+// decides, as for any call.
+package httpdoor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/klauspost/compress/gzhttp"
+	"golang.org/x/time/rate"
+
+	rules "github.com/jobonce/jobonce/gen/http/jobonce/v1"
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
+)
+
+const (
+	// maxBody bounds the JSON of a request, also when it is inflated. The largest message that the service takes, 8 MiB of a
+	// batch, is larger as JSON: quotes and control characters are escaped, and bytes are base64.
+	maxBody = 16 << 20
+	// maxBodies bounds what is held of bodies that were not made messages yet, all together.
+	maxBodies = 128 << 20
+	// maxHeader is what is read of a request's headers.
+	maxHeader = 64 << 10
+	// headerTime is how long the headers may take to come, bodyTime the body.
+	headerTime = 10 * time.Second
+	bodyTime   = 30 * time.Second
+	// idleTime is how long a connection is kept on which nothing is asked.
+	idleTime = 75 * time.Second
+	// requestTime bounds a request from its first byte to the last of its answer: the body, the longest wait, a call of the
+	// service, and then as long for the answer as for the body.
+	requestTime = bodyTime + 60*time.Second + 30*time.Second + bodyTime
+	// maxRefusals is after how many requests in a row that were refused for their caller's sake a connection ends.
+	maxRefusals = 100
+	// refusalsLogged is how many requests a second are logged that did not become a call.
+	refusalsLogged = 20
+)
+
+// Config is what a [Door] is made of.
+type Config struct {
+	// Connect opens a connection in memory to the gRPC server, for a peer at addr whose own connection is secured as secured says;
+	// nil in plaintext.
+	Connect func(ctx context.Context, addr string, secured *tls.ConnectionState) (net.Conn, error)
+	// Callers and Certificates are those of the gRPC server. nil: there are none. The bodies of strangers are not read.
+	Callers      *auth.Authority
+	Certificates *auth.Certificates
+	// Hosts are the names, beside localhost, addresses, and those of the certificate, by which requests may call the server.
+	Hosts []string
+	// MaxConnections bounds the connections. More are closed at once. MaxConnectionAge is how long one is used.
+	MaxConnections   int
+	MaxConnectionAge time.Duration
+	// ShutdownTimeout is how long requests under way may go on once the door is to stop.
+	ShutdownTimeout time.Duration
+	Logger          *slog.Logger
+	// Refused is told the reason, without its prefix, why a request did not become a call. nil: nobody is.
+	Refused func(reason string)
+}
+
+// Door serves the API over HTTP. Make one with [New].
+type Door struct {
+	cfg     Config
+	handler http.Handler
+	bodies  room
+	peers   peers
+	few     *rate.Limiter
+	// bodyTime is how long a body may take to come.
+	bodyTime time.Duration
+}
+
+// New makes a door. It starts nothing.
+func New(cfg Config) (*Door, error) {
+	d := &Door{cfg: cfg, bodies: room{most: maxBodies}, few: rate.NewLimiter(refusalsLogged, refusalsLogged), bodyTime: bodyTime}
+	d.peers.cfg = &d.cfg
+	none := func(string) (string, bool) { return "", false }
+	mux := runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, newMarshaler()),
+		runtime.WithIncomingHeaderMatcher(passes), runtime.WithOutgoingHeaderMatcher(none), runtime.WithOutgoingTrailerMatcher(none),
+		runtime.WithErrorHandler(d.failed), runtime.WithRoutingErrorHandler(d.unrouted), runtime.WithMiddlewares(d.enter),
+		runtime.WithDisablePathLengthFallback(), runtime.WithDisableHTTPMethodOverride(), runtime.WithWriteContentLength(),
+	)
+	ctx := context.Background()
+	err := errors.Join(
+		rules.RegisterIdempotencyServiceHandlerClient(ctx, mux, joboncev1.NewIdempotencyServiceClient(calls{})),
+		rules.RegisterWorkServiceHandlerClient(ctx, mux, joboncev1.NewWorkServiceClient(calls{})),
+		rules.RegisterExpectationServiceHandlerClient(ctx, mux, joboncev1.NewExpectationServiceClient(calls{})),
+	)
+	if err != nil {
+		return nil, err
+	}
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d.refuse(w, r, refusal{http.StatusForbidden, reasonDenied, "", "the request comes from a page of another origin"})
+	}))
+	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false))
+	if err != nil {
+		return nil, err
+	}
+	d.handler = compress(d.greet(foreign.Handler(mux)))
+	return d, nil
+}
+
+// passes says which headers become metadata of the call. The gateway passes Authorization and the deadline (Grpc-Timeout) itself.
+func passes(header string) (string, bool) {
+	return strings.ToLower(header), header == "Traceparent" || header == "Tracestate"
+}
+
+// greet does what every request gets, and refuses those that were meant for another server: a page can have its own name lead
+// here, and would then be of the same origin.
+func (d *Door) greet(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		if p := peerOf(r.Context()); p.tired(d.cfg.MaxConnectionAge) {
+			h.Set("Connection", "close")
+		}
+		if !d.serves(r.Host) {
+			d.refuse(w, r, refusal{http.StatusMisdirectedRequest, reasonDenied, "",
+				fmt.Sprintf("this server is not called %q; --http-hosts says how it is", clip(r.Host))})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serves tells whether requests may call the server by this name. Addresses are nobody's to lead elsewhere.
+func (d *Door) serves(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, "localhost") || net.ParseIP(host) != nil {
+		return true
+	}
+	for _, name := range d.cfg.Hosts {
+		if strings.EqualFold(name, host) {
+			return true
+		}
+	}
+	return d.cfg.Certificates != nil && host != "" && d.cfg.Certificates.Names(host)
+}
+
+// stranger is why the request is nobody's; nil when it is somebody's, or nobody needs to be anybody.
+func (d *Door) stranger(r *http.Request) error {
+	if d.cfg.Callers == nil {
+		return nil
+	}
+	shown := auth.Shown{Authorization: r.Header.Values("Authorization"), Certificate: certificate(r.TLS)}
+	_, err := d.cfg.Callers.Who(r.Context(), shown)
+	return err
+}
+
+func certificate(secured *tls.ConnectionState) *x509.Certificate {
+	if secured == nil || len(secured.PeerCertificates) == 0 {
+		return nil
+	}
+	return secured.PeerCertificates[0]
+}
+
+// Run serves on the listener and closes it. When ctx ends it takes no new requests, lets those under way finish within
+// ShutdownTimeout, cuts what is left, and returns nil. The error is the listener's failure.
+func (d *Door) Run(ctx context.Context, lis net.Listener) error {
+	srv := &http.Server{
+		Handler: d.handler, ReadHeaderTimeout: headerTime, WriteTimeout: requestTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ConnContext: d.peers.began, ConnState: d.peers.changed, ErrorLog: slog.NewLogLogger(d.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	if d.cfg.Certificates != nil {
+		srv.TLSConfig = d.cfg.Certificates.HTTPWithClients()
+	}
+	served := make(chan error, 1)
+	go func() {
+		if srv.TLSConfig != nil {
+			served <- srv.ServeTLS(lis, "", "")
+		} else {
+			served <- srv.Serve(lis)
+		}
+	}()
+	defer d.peers.close()
+	select {
+	case err := <-served:
+		_ = srv.Close()
+		return fmt.Errorf("HTTP: serve on %v: %w", lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.ShutdownTimeout)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		d.cfg.Logger.Warn("HTTP requests are still under way and are cut", "after", d.cfg.ShutdownTimeout)
+		_ = srv.Close()
+	}
+	<-served
+	return nil
+}
