@@ -42,7 +42,7 @@ func newPoll() *cobra.Command {
 	keys.Var(&cfg.logFormat, "log-format", "format of the log")
 	conn, connKeys := newConnection()
 	cmd := &cobra.Command{
-		Use:   "poll --config FILE",
+		Use:   "poll",
 		Short: "Ask providers about jobs whose webhook is overdue",
 		Long: `Asks the provider of each job whose webhook is overdue how the job stands, by a GET of its status URL, until it is over; then records
 the answer as QUEUED work, with "poll" as its source. A webhook that comes after all is a duplicate. The configuration file says which

@@ -176,7 +176,7 @@ func TestErrors(t *testing.T) {
 		{name: "unknown key", file: "serve:\n  listen: a\n  lissten: b\n", want: `FILE:3: unknown key serve.lissten`},
 		{name: "flag that is not for the file", file: "serve: {job-id: a}", want: `FILE:1: unknown key serve.job-id`},
 		{name: "the file names a file", file: "serve: {config: a}", want: `FILE:1: unknown key serve.config`},
-		{name: "unknown section", file: "\nserver: {listen: a}", want: `FILE:2: unknown section "server"; there are serve, webhook, worker, client`},
+		{name: "unknown section", file: "\nserver: {listen: a}", want: `FILE:2: unknown section "server"; there are serve, webhook, worker, poll, client`},
 		{name: "key twice", file: "serve:\n  listen: a\n  listen: b\n", want: `FILE:3: listen stands twice`},
 		{name: "section twice", file: "serve: {}\nserve: {}\n", want: `FILE:2: serve stands twice`},
 		{name: "list", file: "serve:\n  listen: [a, b]\n", want: `FILE:2: serve.listen must have one plain value`},
