@@ -44,6 +44,7 @@ func (s *idempotencyService) RecordDelivery(ctx context.Context, req *joboncev1.
 	if err != nil {
 		return nil, s.observed(fail(ctx, err, ""))
 	}
+	d.Waits = req.GetWait() != nil
 	o := s.jobs.RecordOne(ctx, d)
 	if wait > 0 && unsettled(&o) {
 		o = s.waits.await(ctx, &d, o, wait)

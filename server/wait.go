@@ -116,8 +116,8 @@ func (w *waits) resume(ctx context.Context, d *job.Delivery) (o job.Outcome, ok 
 	o = w.jobs.Resume(ctx, *d)
 	switch {
 	case ctx.Err() != nil: // The caller has left.
-		if o.Err == nil && o.Lease != nil {
-			w.giveBack(ctx, d.JobID, o.Lease.Token)
+		if o.Err == nil && o.Granted != nil {
+			w.giveBack(ctx, d.JobID, *o.Granted)
 		}
 		return o, false
 	case o.Err != nil:
@@ -127,11 +127,12 @@ func (w *waits) resume(ctx context.Context, d *job.Delivery) (o job.Outcome, ok 
 	return o, true
 }
 
-// giveBack returns a lease that was granted to a caller that has left, as if it had not been. Where that fails it lapses.
-func (w *waits) giveBack(ctx context.Context, jobID, token string) {
+// giveBack returns a lease that was granted to a caller that has left, as if it had not been: unless the same call was sent again,
+// and told of it. Where it fails the lease lapses.
+func (w *waits) giveBack(ctx context.Context, jobID string, lease job.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTimeout)
 	defer cancel()
-	if err := job.GiveBack(ctx, w.work, jobID, token, job.Release{NotStarted: true}); err != nil {
+	if err := w.work.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Lease: lease, Granted: true}}); err != nil {
 		w.log.LogAttrs(ctx, slog.LevelWarn, "a lease could not be given back; it lapses", slog.Any("cause", err))
 	}
 }

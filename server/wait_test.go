@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -30,9 +31,11 @@ type othersJobs struct {
 	asked   int // for how many jobs the latest look was
 	resumed int
 	broken  error
+	// toldAgain: the leases were granted to the same calls, sent before.
+	toldAgain bool
 	// granted is told of each lease, before its caller is.
-	granted  func()
-	released []job.Release
+	granted   func()
+	unclaimed []job.Claimed
 }
 
 func (o *othersJobs) Standings(_ context.Context, ids []string) (map[string]job.Standing, error) {
@@ -67,6 +70,9 @@ func (o *othersJobs) Resume(_ context.Context, d job.Delivery) job.Outcome {
 		s = job.Standing{State: job.StateLeased, Generation: s.Generation + 1}
 		o.state[d.JobID] = s
 		out.Verdict.Disposition, out.Verdict.Leased, out.Lease = job.Reclaimed, true, &job.Lease{Token: "t", Generation: s.Generation}
+		if !o.toldAgain {
+			out.Granted = out.Lease
+		}
 		if o.granted != nil {
 			o.granted()
 		}
@@ -78,13 +84,11 @@ func (o *othersJobs) Resume(_ context.Context, d job.Delivery) job.Outcome {
 	return out
 }
 
-func (o *othersJobs) ChangeLeases(_ context.Context, changes []job.LeaseChange) []job.LeaseOutcome {
+func (o *othersJobs) Unclaim(_ context.Context, claims []job.Claimed) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, c := range changes {
-		o.released = append(o.released, c.Release)
-	}
-	return make([]job.LeaseOutcome, len(changes))
+	o.unclaimed = append(o.unclaimed, claims...)
+	return nil
 }
 
 func (o *othersJobs) set(id string, s job.Standing) {
@@ -256,17 +260,29 @@ func TestOneCallerWaits(t *testing.T) {
 	})
 }
 
-// TestGrantedToNobody: a lease that is granted to a caller that has left is given back as if it had not been.
+// TestGrantedToNobody: a lease that is granted to a caller that has left is given back as if it had not been; one that the same
+// call was granted before, which was sent again, is not.
 func TestGrantedToNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, leave := context.WithCancel(t.Context())
-		jobs := &othersJobs{state: map[string]job.Standing{"j": {State: job.StateLeased, Generation: 1, Free: true}}, granted: leave}
-		w := newWaits(jobs, 16, slog.Default(), t.Context())
-		o := w.await(ctx, &job.Delivery{JobID: "j", Mode: job.ModeLeased}, inProgress("j"), time.Minute)
-		if o.Verdict.Disposition != job.InProgress || len(jobs.released) != 1 || !jobs.released[0].NotStarted {
-			t.Errorf("got %+v, and released %+v", o.Verdict, jobs.released)
-		}
-	})
+	for name, again := range map[string]bool{"granted": false, "told again": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, leave := context.WithCancel(t.Context())
+				jobs := &othersJobs{state: map[string]job.Standing{"j": {State: job.StateLeased, Generation: 1, Free: true}}, granted: leave, toldAgain: again}
+				w := newWaits(jobs, 16, slog.Default(), t.Context())
+				o := w.await(ctx, &job.Delivery{JobID: "j", Mode: job.ModeLeased}, inProgress("j"), time.Minute)
+				if o.Verdict.Disposition != job.InProgress {
+					t.Errorf("got %+v", o.Verdict)
+				}
+				var want []job.Claimed
+				if !again {
+					want = []job.Claimed{{Record: job.Record{JobID: "j"}, Lease: job.Lease{Token: "t", Generation: 2}, Granted: true}}
+				}
+				if diff := cmp.Diff(want, jobs.unclaimed); diff != "" {
+					t.Errorf("given back (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 // instances are two services in front of one store. The store's clock is moved by hand.

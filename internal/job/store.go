@@ -13,7 +13,11 @@ type Outcome struct {
 	Verdict Verdict
 	// Lease is set when the caller holds the lease on the work.
 	Lease *Lease
-	Err   error
+	// Granted is set when that lease was granted to this very call, on work that others had before, and is the lease as it was
+	// granted. Whoever finds that the caller has left can give it back by [Worker].Unclaim, which leaves it in place when the
+	// same call was sent again and told of it meanwhile, provided that both have Waits.
+	Granted *Lease
+	Err     error
 }
 
 // Store keeps jobs. Implementations are safe for concurrent use; internal/storetest holds each of them to what is said

@@ -13,13 +13,20 @@ import (
 // maxClaims bounds how often one delivery tries to claim work that others keep changing.
 const maxClaims = 5
 
-// outcome decides one delivery on the group's record, and claims the work where the decision says so. The delivery is
-// recorded already, so that no failure from here on means that nothing was written.
+// errMoving: others change the work all the time.
+var errMoving = errors.New("the lease is being changed all the time")
+
+// outcome decides one delivery on the group's record, and claims the work where the decision says so, or marks a lease as told
+// again. The delivery is recorded already, so that no failure from here on means that nothing was written.
 func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outcome {
 	t := s.newTries(ctx)
-	for claims := 0; ; claims++ {
+	var granted job.Work // the work under the lease that this call was granted last
+	retold := ""         // the token of the lease that was marked
+	for changes := 0; ; changes++ {
+		work := &g.record.Work
 		v := job.Decide(&g.record.Record, d, s.now())
-		claim := claims < maxClaims && v.Claim && s.free(&g.record.Work)
+		retell := tellsAgain(v, d) && work.Token != granted.Token && work.Token != retold
+		claim := changes < maxClaims && v.Claim && s.free(work)
 		if claim {
 			paused, err := s.inForce(ctx)
 			if err != nil {
@@ -27,31 +34,48 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			}
 			claim = !job.Paused(paused, g.jobID)
 		}
-		if !claim {
-			if t.unknown && v.Disposition == job.Pending { // a claim may yet be applied
-				return job.Outcome{Err: t.err()}
+		switch {
+		case retell && changes >= 2*maxClaims:
+			return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, errMoving)}
+		case retell || claim:
+		case t.unknown && v.Disposition == job.Pending: // a claim may yet be applied
+			return job.Outcome{Err: t.err()}
+		default:
+			o := s.answer(ctx, g.record.Record, v)
+			if o.Lease != nil && o.Lease.Token == granted.Token {
+				lease := granted.Lease(s.latest())
+				o.Granted = &lease
 			}
-			return s.answer(ctx, g.record.Record, v)
+			return o
 		}
 		if g.record.form == unknownForm { // whoever gets the work must get the body
 			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", g.jobID, "error", errForm)
 			return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrRecordUnusable, errForm)}
 		}
-		now, known := s.time()
-		if !known {
-			if err := s.timed(ctx); err != nil {
-				return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())}
+		next := work.Retell()
+		if claim {
+			now, known := s.time()
+			if !known {
+				if err := s.timed(ctx); err != nil {
+					return job.Outcome{Err: fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, ctx.Err())}
+				}
+				continue
 			}
-			continue
+			next = work.Claim(d.Grant(s.opts.MaxAttempts), now)
 		}
-		next := g.record.Work.Claim(d.Grant(s.opts.MaxAttempts), now)
-		f := s.swap(ctx, &g.record, &next)
-		if f == nil {
-			s.opts.Watch.Tell(g.jobID, &g.record.Work, &next)
-		} else {
+		switch f := s.swap(ctx, &g.record, &next); {
+		case f != nil:
 			if t.note(f); f.fate == fateRefused && !t.unknown {
 				return job.Outcome{Err: t.err()}
 			}
+			if claim && f.fate == fateUnknown {
+				granted = next // if it was
+			}
+		case claim:
+			granted = next
+			s.opts.Watch.Tell(g.jobID, work, &next)
+		default:
+			retold = next.Token
 		}
 		// Granted, lost or unknown: the record tells, and our request id in it is our own success.
 		for {
@@ -66,6 +90,12 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			}
 		}
 	}
+}
+
+// tellsAgain tells whether a delivery is told of a lease that it may have been granted while it waited. That is to be marked,
+// unless it was granted just now.
+func tellsAgain(v job.Verdict, d *job.Delivery) bool {
+	return d.Waits && v.Leased && v.Disposition == job.Reclaimed
 }
 
 // answer is the outcome of a delivery that was decided. One that is to do the work gets the body.

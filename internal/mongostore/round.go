@@ -184,12 +184,13 @@ func (r *recording) read(groups []*group) (found []*group) {
 	return found
 }
 
-// settle decides the groups and settles them, but for those that may claim work: these go on alone.
+// settle decides the groups and settles them, but for those that may change their job's work: these go on alone.
 func (r *recording) settle(groups []*group) {
 	var conflicting []*group
 	for _, g := range groups {
 		if slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool {
-			return job.Decide(&g.record.Record, d, r.now()).Claim && r.free(&g.record.Work)
+			v := job.Decide(&g.record.Record, d, r.now())
+			return v.Claim && r.free(&g.record.Work) || tellsAgain(v, d)
 		}) {
 			r.alone = append(r.alone, g)
 			continue

@@ -75,11 +75,11 @@ func (s *Store) Resume(ctx context.Context, d job.Delivery) job.Outcome {
 		if err != nil {
 			return ofJob(d.JobID, err)
 		}
-		v, err := s.decide(&r, &d, now)
+		v, granted, err := s.decide(&r, &d, now)
 		if err != nil {
 			return err
 		}
-		out = s.answer(&r, v, now)
+		out = s.answer(&r, v, granted, now)
 		return nil
 	})
 	if err != nil {

@@ -86,7 +86,7 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		return ofJob(d.JobID, err)
 	}
 	r.Body = job.Body{}
-	v, err := s.decide(&r, d, now)
+	v, granted, err := s.decide(&r, d, now)
 	if err != nil {
 		return err
 	}
@@ -97,30 +97,40 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 		r.Conflicts++
 		r.LastConflict = c
 	}
-	*out = s.answer(&r, v, now)
+	*out = s.answer(&r, v, granted, now)
 	return nil
 }
 
-// decide decides a delivery on the record, and lets it claim the work, within a transaction.
-func (s *Store) decide(r *row, d *job.Delivery, now time.Time) (job.Verdict, error) {
-	v := job.Decide(&r.Record, d, now)
-	if v.Claim && !job.Paused(s.pauses, d.JobID) {
+// decide decides a delivery on the record, and lets it claim the work, within a transaction. granted tells whether it was
+// granted the lease by that.
+func (s *Store) decide(r *row, d *job.Delivery, now time.Time) (v job.Verdict, granted bool, err error) {
+	v = job.Decide(&r.Record, d, now)
+	switch {
+	case v.Claim && !job.Paused(s.pauses, d.JobID):
 		if err := s.saveWork(r, r.Work.Claim(d.Grant(s.maxAttempts), now)); err != nil {
-			return v, err
+			return v, false, err
 		}
 		v = job.Decide(&r.Record, d, now)
+		granted = v.Leased
+	case v.Disposition == job.Reclaimed && d.Waits:
+		if err := s.saveWork(r, r.Work.Retell()); err != nil {
+			return v, false, err
+		}
 	}
 	if v.Disposition == job.Reclaimed {
-		return v, s.readBody(r)
+		return v, granted, s.readBody(r)
 	}
-	return v, nil
+	return v, granted, nil
 }
 
 // answer is the outcome of a delivery that was decided.
-func (s *Store) answer(r *row, v job.Verdict, now time.Time) job.Outcome {
+func (s *Store) answer(r *row, v job.Verdict, granted bool, now time.Time) job.Outcome {
 	o := job.Answer(r.Record, v, now)
 	if o.Lease != nil {
 		*o.Lease = s.told(&o.Record.Work, now)
+		if granted {
+			o.Granted = o.Lease
+		}
 	}
 	return o
 }

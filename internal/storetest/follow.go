@@ -107,6 +107,47 @@ func resume(t *testing.T, e Env) {
 	}
 }
 
+// givenBackUnheard: a lease that a delivery was granted while it waited can be given back when its caller has left, but not once
+// the same call, sent again, was told of it.
+func givenBackUnheard(t *testing.T, e Env) {
+	for name, again := range map[string]func(d job.Delivery) job.Outcome{
+		"nobody was told": nil,
+		"recorded again":  func(d job.Delivery) job.Outcome { return e.Store.Record(t.Context(), []job.Delivery{d})[0] },
+		"waited again":    func(d job.Delivery) job.Outcome { return e.Store.Resume(t.Context(), d) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			record(t, e.Store, leased(name, "first"))
+			d := check(t, leased(name, "late"))
+			d.Waits = true
+			if o := e.Store.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil || o.Granted != nil {
+				t.Fatalf("got %+v", o)
+			}
+			e.Clock.Advance(time.Hour)
+			o := e.Store.Resume(t.Context(), d)
+			if o.Err != nil || o.Lease == nil || o.Granted == nil || o.Granted.Token != o.Lease.Token {
+				t.Fatalf("got %+v", o)
+			}
+			want := job.StateQueued
+			if again != nil {
+				want = job.StateLeased
+				told := again(d)
+				if told.Err != nil || told.Lease == nil || told.Lease.Token != o.Lease.Token || told.Granted != nil {
+					t.Fatalf("again: got %+v", told)
+				}
+			}
+			testenv.Must(t, e.Store.Unclaim(t.Context(), []job.Claimed{{Record: job.Record{JobID: name}, Lease: *o.Granted, Granted: true}}))
+			work := get(t, e.Store, name).Work
+			if attempts := map[job.WorkState]int32{job.StateQueued: 1, job.StateLeased: 2}[want]; work.State != want || work.Attempts != attempts {
+				t.Errorf("the work is %v after %d attempts; want %v after %d", work.State, work.Attempts, want, attempts)
+			}
+			if want == job.StateLeased {
+				_, err := job.Renew(t.Context(), e.Store, name, o.Lease.Token, lease)
+				testenv.Must(t, err)
+			}
+		})
+	}
+}
+
 // raceToResume: of many deliveries that wait for work, one gets it.
 func raceToResume(t *testing.T, e Env) {
 	const n = 20

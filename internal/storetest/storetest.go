@@ -93,6 +93,7 @@ func Run(t *testing.T, factory Factory) {
 		{"LongestDue", longestDue},
 		{"Standings", standings},
 		{"Resume", resume},
+		{"GivenBackUnheard", givenBackUnheard},
 		{"RaceToResume", raceToResume},
 		{"ClaimsUnderAPrefix", claimsUnderAPrefix},
 		{"RequestIDsAreTheirCallers", requestIDsAreTheirCallers},
