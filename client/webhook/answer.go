@@ -28,6 +28,7 @@ var status = map[Reason]int{
 	SignatureWrong:     http.StatusUnauthorized,
 	KeyUnavailable:     http.StatusServiceUnavailable,
 	HandshakeRefused:   http.StatusForbidden,
+	HandshakeFailed:    http.StatusServiceUnavailable,
 
 	Invalid:     http.StatusBadRequest,
 	NotRecorded: http.StatusServiceUnavailable,

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/jobonce/jobonce/client/webhook"
 )
 
@@ -58,6 +60,8 @@ func TestBadInput(t *testing.T) {
 		"an empty id":          {body: `{"id":""}`, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
 		"a null id":            {body: `{"id":null}`, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
 		"an id with a control": {body: `{"id":"1\n"}`, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
+		"an id not UTF-8":      {body: "{\"id\":\"1\xff\"}", reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
+		"half a surrogate":     {body: `{"id":"1\ud800"}`, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
 		"an object as id":      {body: `{"id":{}}`, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
 		"a number as id":       {body: `{"id":9007199254740993}`, reason: webhook.Accepted, status: 200, stored: []string{"shop:9007199254740993"}},
 		"a huge number as id":  {body: `{"id":123456789012345678901234567890}`, reason: webhook.Accepted, status: 200, stored: []string{"shop:123456789012345678901234567890"}},
@@ -66,6 +70,11 @@ func TestBadInput(t *testing.T) {
 			stored: []string{"shop:" + strings.Repeat("é", 89) + ":sha256:cb1fa3158102cb16"}},
 		"a long event":   {body: `{"id":"1","type":"` + long + `"}`, reason: webhook.Accepted, status: 200, stored: []string{"shop:1"}},
 		"a number event": {body: `{"id":"1","type":7}`, reason: webhook.Accepted, status: 200, stored: []string{"shop:1"}},
+		"an empty part of an id": {body: `{"id":"","type":"paid"}`, source: func(s *webhook.Source) {
+			s.ID = webhook.Join(webhook.Field("type"), webhook.Field("id"))
+		}, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
+		"a trace that is none": {body: `{"id":"1"}`, change: func(r *http.Request) { r.Header.Set("Traceparent", "\xff"+strings.Repeat("0", 54)) },
+			reason: webhook.Accepted, status: 200, stored: []string{"shop:1"}},
 		"when divides by zero": {body: `{"id":"1"}`, source: func(s *webhook.Source) {
 			s.When = func(*webhook.Item) (bool, error) { return false, errors.New("division by zero") }
 		}, reason: webhook.Unreadable, status: 503, stored: []string{"unreadable"}},
@@ -99,6 +108,11 @@ func TestBadInput(t *testing.T) {
 			}
 			if report.Err != nil && strings.Contains(report.Err.Error(), "secret\"") {
 				t.Errorf("the error has the secret: %v", report.Err)
+			}
+			for _, req := range j.all {
+				if _, err := proto.Marshal(req); err != nil {
+					t.Errorf("the service refuses it: %v", err)
+				}
 			}
 			got := slices.Sorted(maps.Keys(j.ids()))
 			if len(got) != len(test.stored) {

@@ -45,7 +45,8 @@ func FormField(name string) func(*Item) (string, error) {
 	}
 }
 
-// Join returns a function for [Source] that puts ":" between the values of others. It fails where one of them fails.
+// Join returns a function for [Source] that puts ":" between the values of others. It fails where one of them fails or is
+// empty: what is left would be the id of many jobs.
 func Join(parts ...func(*Item) (string, error)) func(*Item) (string, error) {
 	return func(i *Item) (string, error) {
 		values := make([]string, len(parts))
@@ -53,6 +54,9 @@ func Join(parts ...func(*Item) (string, error)) func(*Item) (string, error) {
 			value, err := part(i)
 			if err != nil {
 				return "", err
+			}
+			if value == "" {
+				return "", fmt.Errorf("part %d is empty", n+1)
 			}
 			values[n] = value
 		}
@@ -92,6 +96,9 @@ func Array(path string) func(*Request) ([]*Item, error) {
 		items := make([]*Item, len(found))
 		for n, body := range found {
 			items[n] = &Item{Body: body}
+			if len(found) > MaxItems {
+				continue // They are refused.
+			}
 			if items[n].Value, err = DecodeJSON(body); err != nil || items[n].Value == nil {
 				return nil, fmt.Errorf("element %d of %s is null", n, path)
 			}
@@ -105,6 +112,29 @@ func OneOf(value func(*Item) (string, error), values ...string) func(*Item) (boo
 	return func(i *Item) (bool, error) {
 		got, err := value(i)
 		return slices.Contains(values, got), err
+	}
+}
+
+// with puts ":" and another value, which need not be there, behind an id.
+func with(id, more func(*Item) (string, error)) func(*Item) (string, error) {
+	return func(i *Item) (string, error) {
+		value, err := id(i)
+		if err != nil {
+			return "", err
+		}
+		behind, _ := more(i)
+		return value + ":" + behind, nil
+	}
+}
+
+// signedID is the header that is signed as the id, by the scheme that the request is signed by; where none is, the value of another
+// function. A header beside it could be changed by whoever replays a delivery, to make a job of its own.
+func signedID(otherwise func(*Item) (string, error)) func(*Item) (string, error) {
+	return func(i *Item) (string, error) {
+		if s := i.Request.scheme; s != nil && s.has("id") {
+			return Header(s.IDHeader)(i)
+		}
+		return otherwise(i)
 	}
 }
 

@@ -46,7 +46,8 @@ type fetched struct {
 	keys []key
 	cert *x509.Certificate
 	err  error
-	at   time.Time
+	at   time.Time     // When it was asked for.
+	from time.Time     // When the keys or the certificate were got, which may be earlier.
 	done chan struct{} // Closed when the rest is known.
 }
 
@@ -60,7 +61,7 @@ func (g *fetched) over(now time.Time, maxAge time.Duration) bool {
 	if g.err != nil {
 		maxAge = refetchAfter
 	}
-	return now.Sub(g.at) >= maxAge
+	return now.Sub(g.at) >= maxAge || g.err == nil && now.Sub(g.from) >= keptFor
 }
 
 func newFetcher(c *http.Client, now func() time.Time) *fetcher {
@@ -83,14 +84,15 @@ func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration,
 	}
 	if f.fetching == maxFetching {
 		f.mu.Unlock()
-		if ok && got.err == nil && f.now().Sub(got.at) < keptFor {
+		if ok && got.err == nil && f.now().Sub(got.from) < keptFor {
 			return got
 		}
 		return &fetched{err: errFetching}
 	}
 	f.fetching++
 	f.makeRoom()
-	fresh := &fetched{at: f.now(), done: make(chan struct{})}
+	now := f.now()
+	fresh := &fetched{at: now, from: now, done: make(chan struct{})}
 	f.kept[address] = fresh
 	f.mu.Unlock()
 
@@ -99,8 +101,8 @@ func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration,
 		err = parse(data, fresh)
 	}
 	switch {
-	case err != nil && ok && got.err == nil && f.now().Sub(got.at) < keptFor:
-		fresh.keys, fresh.cert = got.keys, got.cert // What was good for a day is still.
+	case err != nil && ok && got.err == nil && f.now().Sub(got.from) < keptFor:
+		fresh.keys, fresh.cert, fresh.from = got.keys, got.cert, got.from // What was good for a day is still.
 	case err != nil:
 		fresh.err = fmt.Errorf("%s: %w", address, err)
 	}

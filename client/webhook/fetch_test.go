@@ -119,6 +119,8 @@ func TestSNS(t *testing.T) {
 		"another type":         {version: "2", after: map[string]string{"Type": "X"}, reason: webhook.SignatureMissing},
 		"confirmation": {version: "2", fields: map[string]string{"Type": "SubscriptionConfirmation", "Token": "t", "SubscribeURL": confirmURL},
 			reason: webhook.Handshaken, fetches: 1},
+		"confirmation away": {version: "2", fields: map[string]string{"Type": "SubscriptionConfirmation", "Token": "t", "SubscribeURL": confirmURL + "2"},
+			reason: webhook.HandshakeFailed, fetches: 1},
 		"confirmation elsewhere": {version: "2", fields: map[string]string{"Type": "SubscriptionConfirmation", "Token": "t", "SubscribeURL": "https://evil.org/"},
 			reason: webhook.HandshakeRefused, fetches: 1},
 	} {
@@ -217,6 +219,12 @@ func TestFetchedKeys(t *testing.T) {
 	now = now.Add(2 * time.Minute)
 	expect(request("mine", "r2"), webhook.SignatureWrong, 4)
 	expect(request("mine", "r1"), webhook.Accepted, 4)
+	// But for no longer than a day, however often it was looked for in between.
+	now = now.Add(23 * time.Hour)
+	expect(request("mine", "r2"), webhook.SignatureWrong, 5)
+	expect(request("mine", "r1"), webhook.SignatureStale, 5) // The key was good.
+	now = now.Add(time.Hour)
+	expect(request("mine", "r1"), webhook.KeyUnavailable, 6)
 }
 
 // TestForgedAddresses: forged messages name certificates that do not exist, and neither push out nor hold up the one that does.

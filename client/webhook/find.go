@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -36,6 +37,7 @@ type found struct {
 // to be recorded. sum is the body's SHA-256, and omitted the size of one that was not kept.
 func (c *config) find(req *Request, sum []byte, omitted int64) *outcome {
 	out := &outcome{Report: Report{Reason: Accepted, Verified: true}}
+	req.scheme = c.scheme(req.Header)
 	items, err := c.take(req)
 	if len(items) > MaxItems {
 		return &outcome{Report: Report{Reason: TooManyItems, Verified: true, Items: len(items),
@@ -117,6 +119,10 @@ func (c *config) look(item *Item) *found {
 	case !isID(id):
 		f.err = errors.New("id: has control characters, or is not UTF-8")
 		return f
+	case strings.ContainsRune(id, utf8.RuneError):
+		// What is not UTF-8 in JSON is decoded as that, so that two ids could be one.
+		f.err = errors.New("id: is not UTF-8")
+		return f
 	}
 	if f.body, err = item.body(); err != nil {
 		f.err = err
@@ -181,8 +187,8 @@ func (c *config) requests(
 		if c.RecordOnly || f.err != nil {
 			req.WorkMode = joboncev1.WorkMode_WORK_MODE_UNTRACKED
 		}
-		if traceparent := header.Get("Traceparent"); len(traceparent) == traceparentBytes {
-			req.Traceparent = traceparent // The service leaves out what is not well-formed.
+		if traceparent := header.Get("Traceparent"); len(traceparent) == traceparentBytes && utf8.ValidString(traceparent) {
+			req.Traceparent = traceparent // The service leaves out what is not well-formed, and refuses what is not UTF-8.
 		}
 		if f.omitted > 0 {
 			req.PayloadOmittedBytes = f.omitted

@@ -97,3 +97,28 @@ func TestManyEvents(t *testing.T) {
 		})
 	}
 }
+
+// TestSignedIDs: where the id is signed, a header beside it makes no other job of a delivery that is replayed.
+func TestSignedIDs(t *testing.T) {
+	var standard vector
+	for _, v := range vectors(t) {
+		if v.Preset == "standard-webhooks" && strings.HasPrefix(v.Secret, "whsec_") {
+			standard = v
+		}
+	}
+	for preset, beside := range map[string][]string{
+		"standard-webhooks": {"svix-id"}, "openai": {"svix-id"}, "gitlab": {"Idempotency-Key", "svix-id"},
+		"svix": {"svix-id", "svix-timestamp"}, "clerk": {"svix-id"}, "resend": {"svix-id"},
+	} {
+		v := standard
+		v.Preset = preset
+		s, r := v.source(), v.request()
+		s.AllEvents = true
+		for _, name := range beside {
+			r.Header.Set(name, "another")
+		}
+		if e := explain(t, v, s, r, v.time()); !e.Verified || e.Items[0].JobID != "test:"+v.Headers["webhook-id"] {
+			t.Errorf("%s: %+v", preset, e)
+		}
+	}
+}

@@ -47,8 +47,10 @@ const (
 	SignatureWrong Reason = "signature_wrong"
 	// KeyUnavailable: the key or certificate could not be fetched.
 	KeyUnavailable Reason = "key_unavailable"
-	// HandshakeRefused: a handshake that brought the wrong token, or could not be completed.
+	// HandshakeRefused: a handshake that brought the wrong token, or asks for what is not done.
 	HandshakeRefused Reason = "handshake_refused"
+	// HandshakeFailed: a handshake that could not be completed this time.
+	HandshakeFailed Reason = "handshake_failed"
 
 	// Invalid: the service refused a field.
 	Invalid Reason = "invalid"
@@ -63,7 +65,7 @@ func Reasons() []Reason {
 	return []Reason{
 		Accepted, Handshaken, Unreadable, MethodNotAllowed, EmptyBody, EncodedBody, BrokenBody, SlowBody, TooLarge, TooManyItems,
 		SignatureMissing, SignatureRepeated, SignatureMalformed, SignatureStale, SignatureAhead, SignatureWrong, KeyUnavailable,
-		HandshakeRefused, Invalid, NotRecorded, WorkPending,
+		HandshakeRefused, HandshakeFailed, Invalid, NotRecorded, WorkPending,
 	}
 }
 

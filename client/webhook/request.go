@@ -26,9 +26,10 @@ type Request struct {
 	// Body is the body, byte for byte.
 	Body []byte
 
-	ctx  context.Context
-	json func() (any, error)
-	form func() (url.Values, error)
+	ctx    context.Context
+	scheme *scheme // by which it is signed
+	json   func() (any, error)
+	form   func() (url.Values, error)
 }
 
 // NewRequest makes a Request of an HTTP request whose body was read.

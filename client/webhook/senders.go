@@ -17,8 +17,8 @@ func standard(prefix, key string) Signature {
 // svix are the headers that Svix sends: its own, or those of the standard.
 var svix = []Signature{standard("svix", "standard"), standard("webhook", "standard")}
 
-// svixID is the id that stands in either.
-var svixID = First(Header("svix-id"), Header("webhook-id"))
+// svixID is the id that stands in those of them that are signed.
+var svixID = signedID(First(Header("svix-id"), Header("webhook-id")))
 
 // senders are all presets. To add one, add an entry here and its published value to testdata/vectors.json, and say where each
 // fact is from. Without a source for the id or the retries it is Experimental.
@@ -70,7 +70,8 @@ func senders() []*Preset {
 			Name: "gitlab", Title: "GitLab", Tier: Experimental,
 			Signatures: []Signature{standard("webhook", "standard"), {Kind: Token, Header: "X-Gitlab-Token"}},
 			Secret:     "the signing token, whsec_..., or the secret token",
-			ID:         "the header Idempotency-Key, of GitLab 17.4 and later", id: Header("Idempotency-Key"), event: Header("X-Gitlab-Event"),
+			ID:         "with a signing token the header webhook-id, else Idempotency-Key, of GitLab 17.4 and later: they are the same",
+			id:         signedID(Header("Idempotency-Key")), event: Header("X-Gitlab-Event"),
 			Notes: "Whether GitLab delivers again by itself is not certain. A secret token proves the sender, not the body, and the id is " +
 				"not signed with it. Four failures in a row pause the webhook, forty end it.",
 			AnswerWithin: 8 * time.Second,
@@ -279,7 +280,7 @@ func senders() []*Preset {
 			Secret: "the app's client secret",
 			ID:     "eventId, subscriptionId, objectId, occurredAt and, where there is one, propertyName of each event",
 			items:  Array("[]"), event: Field("subscriptionType"),
-			id: Join(Field("eventId"), Field("subscriptionId"), Field("objectId"), Field("occurredAt"), optional(Field("propertyName"))),
+			id: with(Join(Field("eventId"), Field("subscriptionId"), Field("objectId"), Field("occurredAt")), Field("propertyName")),
 			Notes: "The URL is signed: set PublicURL behind a proxy. Only version 3 of the signature is taken. eventId alone is not unique, " +
 				"by HubSpot's own words.",
 			AnswerWithin: 4 * time.Second, // of 5 s

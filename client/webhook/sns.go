@@ -106,7 +106,7 @@ func snsHandshake(ctx context.Context, h *Handler, req *Request) (*reply, *refus
 		return nil, refuse(HandshakeRefused, "the SubscribeURL is not one of SNS's")
 	}
 	if _, err := h.fetch.download(ctx, address); err != nil {
-		return nil, refuse(HandshakeRefused, "the subscription could not be confirmed")
+		return nil, refuse(HandshakeFailed, "the subscription could not be confirmed")
 	}
 	return &reply{}, nil
 }

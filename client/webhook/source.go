@@ -111,6 +111,9 @@ func (s Source) compile() (*config, error) {
 			return nil, fmt.Errorf("provider %q: there is no such preset; there are %q", s.Provider, slices.Sorted(maps.Keys(presets)))
 		}
 		c.preset = preset
+		if s.Items != nil && s.ID == nil && preset.items == nil {
+			return nil, errors.New("id: is required with items: the preset's is that of a whole delivery, and all its events would be one job")
+		}
 		c.fill(preset)
 		signatures = preset.Signatures
 	}

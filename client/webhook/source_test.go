@@ -17,6 +17,7 @@ func TestSourceIsChecked(t *testing.T) {
 		"no such provider":    {webhook.Source{Name: "a", Provider: "nobody"}, "provider"},
 		"no signature":        {webhook.Source{Name: "a"}, "signature"},
 		"prefix with control": {webhook.Source{Name: "a", IDPrefix: new("a\n")}, "id_prefix"},
+		"one id for all items": {webhook.Source{Name: "a", Provider: "github", Secrets: webhook.Secrets("secret"), Items: webhook.Array("commits[]")}, "id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := webhook.NewHandler(nil, test.source); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -106,6 +106,7 @@ func parseSignature(path, what string, node *yaml.Node, s *webhook.Signature) er
 		"asymmetric_prefix": &s.AsymmetricPrefix, "timestamp_prefix": &s.TimestampPrefix, "timestamp_header": &s.TimestampHeader,
 		"timestamp_field": &s.TimestampField, "unit": &s.Unit, "tolerance": &s.Tolerance, "id_header": &s.IDHeader,
 		"template": &s.Template, "items": &s.Items, "hash": &s.Hash, "encoding": &s.Encoding, "key": &s.Key, "keys_url": &s.KeysURL,
+		"account_header": &s.AccountHeader,
 	})
 }
 

@@ -1,9 +1,13 @@
 package frontend_test
 
 import (
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jobonce/jobonce/client/webhook"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -40,13 +44,17 @@ func TestSourcesRefused(t *testing.T) {
 		shop("job_id: item.id\nwork_mode: leased"):         `source "shop": work_mode: leased is for programs`,
 		shop("job_id: item.id\nwork_mode: untracked"):      `source "shop": work_mode: say record_only: true`,
 		shop("job_id: item.id\nwork_mode: often"):          `source "shop": work_mode: "often" is none`,
-		shop(""):                                                                                "id: is required",
-		shop("job_id: item."):                                                                   `source "shop": job_id: ERROR`,
-		shop("job_id: itm.id"):                                                                  `source "shop": job_id: ERROR`,
-		shop("job_id: 'true'"):                                                                  `source "shop": job_id: gives bool, and must give a string`,
-		shop("job_id: item.id\nwhen: item.ok"):                                                  "",
-		shop("job_id: item.id\nwhen: '\"x\"'"):                                                  `source "shop": when: gives string, and must give true or false`,
-		shop("job_id: item.id\nitems: '\"x\"'"):                                                 `source "shop": items: gives string, and must give a list`,
+		shop(""):                                    "id: is required",
+		shop("job_id: item."):                       `source "shop": job_id: ERROR`,
+		shop("job_id: itm.id"):                      `source "shop": job_id: ERROR`,
+		shop("job_id: 'true'"):                      `source "shop": job_id: gives bool, and must give a string`,
+		shop("job_id: item.id\nwhen: item.ok"):      "",
+		shop("job_id: item.id\nwhen: '\"x\"'"):      `source "shop": when: gives string, and must give true or false`,
+		shop("job_id: item.id\nitems: '\"x\"'"):     `source "shop": items: gives string, and must give a list`,
+		shop("job_id: header.id\nitems: body"):      `source "shop": job_id: reads nothing of item`,
+		shop("job_id: body.id\nitems: body.events"): `source "shop": job_id: reads nothing of item`,
+		"- {name: hub, provider: github, secrets_env: [SHOP_SECRET], items: body.commits}":      "id: is required with items",
+		"- {name: grid, provider: sendgrid, secrets_env: [SHOP_SECRET], items: body.events}":    "is not in base64",
 		shop("job_id: item.id\nanswer_status: 404"):                                             "success: 404",
 		shop("job_id: item.id\nverify_token_env: NOT_SET_AT_ALL"):                               `verify_token_env: NOT_SET_AT_ALL is not set`,
 		shop("job_id: item.id\nsignature: {kind: magic}"):                                       "signature stands twice",
@@ -68,6 +76,21 @@ func TestSourcesRefused(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), "secret\"") {
 			t.Errorf("%v has a secret in it", err)
+		}
+	}
+}
+
+// TestSignatureKeys: all of a signature can be said in the file.
+func TestSignatureKeys(t *testing.T) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[webhook.Signature]()) {
+		key := strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(strings.Replace(field.Name, "ID", "Id", 1), "${1}_$2"))
+		value := "x"
+		if field.Type == reflect.TypeFor[time.Duration]() {
+			value = "1s"
+		}
+		sources, err := parse(t, "- {name: shop, signature: {"+key+": "+value+"}}")
+		if testenv.OK(t, err); err == nil && reflect.ValueOf(*sources[0].Signature).FieldByIndex(field.Index).IsZero() {
+			t.Errorf("%s sets nothing", key)
 		}
 	}
 }

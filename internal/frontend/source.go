@@ -97,6 +97,9 @@ func (s *Source) source(secrets func() []string, verifyToken string) (webhook.So
 		if err != nil {
 			return out, s.wrong(f.key, err)
 		}
+		if f.key == "job_id" && s.Items != "" && p.ReadsOnly("body", "text", "form", "header", "query") {
+			return out, s.wrong(f.key, errors.New("reads nothing of item, so that all the events of a body would be one job"))
+		}
 		out.IDInHeader = out.IDInHeader && p.ReadsOnly("header", "query")
 		*f.into = func(i *webhook.Item) (string, error) { return p.Text(i.Request.Context(), ofItem(i)) }
 	}
