@@ -48,8 +48,13 @@ func metaHandshake(h *Handler, r *http.Request) (*reply, *refusal) {
 	if r.Method != http.MethodGet || q.Get("hub.mode") != "subscribe" {
 		return nil, nil
 	}
-	challenge, want := q.Get("hub.challenge"), h.source.VerifyToken
-	if want == "" || subtle.ConstantTimeCompare([]byte(q.Get("hub.verify_token")), []byte(want)) != 1 {
+	challenge, got, good := q.Get("hub.challenge"), []byte(q.Get("hub.verify_token")), 0
+	if h.source.VerifyTokens != nil && len(got) > 0 {
+		for _, want := range h.source.VerifyTokens() {
+			good |= subtle.ConstantTimeCompare(got, []byte(want))
+		}
+	}
+	if good != 1 {
 		return nil, refuse(HandshakeRefused, "hub.verify_token is not the source's verify token")
 	}
 	if len(challenge) > maxChallenge {

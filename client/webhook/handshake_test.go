@@ -58,7 +58,7 @@ func TestHandshakes(t *testing.T) {
 				v.URL = "https://example.com" + test.url
 			}
 			s, j := v.source(), &jobs{}
-			s.VerifyToken = "vt"
+			s.VerifyTokens = webhook.Secrets("", "older", "vt")
 			resp, report := deliver(t, j, s, v.request(), webhook.WithClock(v.time))
 			if resp.StatusCode != test.status || report.Reason != test.reason {
 				t.Fatalf("answered %d for %s: %v", resp.StatusCode, report.Reason, report.Err)

@@ -59,8 +59,9 @@ type Source struct {
 
 	// RecordOnly records as UNTRACKED: nobody will do the work.
 	RecordOnly bool
-	// VerifyToken is what a handshake by GET has to bring along (Meta's hub.verify_token). Empty: it is refused.
-	VerifyToken string
+	// VerifyTokens returns what a handshake by GET has to bring along (Meta's hub.verify_token): any of them, as with Secrets.
+	// Nil, or none: it is refused.
+	VerifyTokens func() []string
 	// Success is the status of a good answer. 0: the preset's, which is 200 unless the sender wants another.
 	Success int
 	// AnswerWithin bounds the time until the answer. 0: the preset's, which is well below the sender's own timeout, or 4 s.

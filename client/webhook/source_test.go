@@ -12,11 +12,11 @@ func TestSourceIsChecked(t *testing.T) {
 		source webhook.Source
 		want   string
 	}{
-		"no name":             {webhook.Source{}, "name"},
-		"a name with a colon": {webhook.Source{Name: "a:b"}, "name"},
-		"no such provider":    {webhook.Source{Name: "a", Provider: "nobody"}, "provider"},
-		"no signature":        {webhook.Source{Name: "a"}, "signature"},
-		"prefix with control": {webhook.Source{Name: "a", IDPrefix: new("a\n")}, "id_prefix"},
+		"no name":              {webhook.Source{}, "name"},
+		"a name with a colon":  {webhook.Source{Name: "a:b"}, "name"},
+		"no such provider":     {webhook.Source{Name: "a", Provider: "nobody"}, "provider"},
+		"no signature":         {webhook.Source{Name: "a"}, "signature"},
+		"prefix with control":  {webhook.Source{Name: "a", IDPrefix: new("a\n")}, "id_prefix"},
 		"one id for all items": {webhook.Source{Name: "a", Provider: "github", Secrets: webhook.Secrets("secret"), Items: webhook.Array("commits[]")}, "id"},
 	} {
 		t.Run(name, func(t *testing.T) {

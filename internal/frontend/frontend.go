@@ -78,9 +78,9 @@ type Frontend struct {
 
 // route is a source that is served.
 type route struct {
-	source  *Source
-	secrets *secrets
-	handler *webhook.Handler
+	source               *Source
+	secrets, verifyToken *secrets
+	handler              *webhook.Handler
 }
 
 // New makes a frontend, and tries the examples of its sources. It starts nothing. The error names the source and the key.
@@ -109,7 +109,7 @@ func New(jobs webhook.Jobs, cfg Config) (*Frontend, error) {
 }
 
 func (f *Frontend) route(jobs webhook.Jobs, s *Source) (*route, error) {
-	secrets, err := newSecrets(s)
+	secrets, err := s.signing()
 	if err != nil {
 		return nil, err
 	}
@@ -117,11 +117,11 @@ func (f *Frontend) route(jobs webhook.Jobs, s *Source) (*route, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := s.source(secrets.get, token)
+	source, err := s.source(secrets.get, token.get)
 	if err != nil {
 		return nil, err
 	}
-	r := &route{source: s, secrets: secrets}
+	r := &route{source: s, secrets: secrets, verifyToken: token}
 	r.handler, err = webhook.NewHandler(jobs, source, webhook.WithMaxBody(f.cfg.MaxBody), webhook.WithReadTimeout(f.cfg.ReadTimeout),
 		webhook.WithReport(f.report), webhook.WithClock(f.cfg.Now))
 	if err != nil {
@@ -286,6 +286,7 @@ func (f *Frontend) Run(ctx context.Context, lis net.Listener) error {
 	var watchers sync.WaitGroup
 	for _, r := range f.routes {
 		watchers.Go(func() { r.secrets.run(watching, r.handler.CheckSecrets, f.log) })
+		watchers.Go(func() { r.verifyToken.run(watching, func([]string) error { return nil }, f.log) })
 	}
 	defer watchers.Wait()
 	defer stop()

@@ -299,14 +299,39 @@ func TestSecretsAreReadAgain(t *testing.T) {
 		if status("old secret") != 200 || status("new secret") != 401 {
 			t.Error("at first")
 		}
-		if write("new secret\n"); status("old secret") != 401 || status("new secret") != 200 || !strings.Contains(log.Take(), "are in force") {
+		if write("new secret\n"); status("old secret") != 401 || status("new secret") != 200 || !strings.Contains(log.Take(), "is in force") {
 			t.Error("after the change")
 		}
-		if write("\n"); status("new secret") != 200 || !strings.Contains(log.Take(), "the old ones stay in force") {
+		if write("\n"); status("new secret") != 200 || !strings.Contains(log.Take(), "what was read before stays in force") {
 			t.Error("after a file that cannot be used")
 		}
 		if write("newer"); status("newer") != 200 || strings.Contains(log.String(), "newer") {
 			t.Errorf("after another change; logged %s", &log)
+		}
+		cancel()
+		testenv.OK(t, <-ended)
+	})
+}
+
+// TestVerifyTokenIsReadAgain: so is what a handshake has to bring along.
+func TestVerifyTokenIsReadAgain(t *testing.T) {
+	path := file(t, "token", "old\n")
+	synctest.Test(t, func(t *testing.T) {
+		opened, err := open(t, &jobs{}, "- {name: meta, provider: meta, secrets_env: [SHOP_SECRET], verify_token_file: "+path+", job_id: item.id}")
+		f := must(t, opened, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.Run(ctx, &noListener{closed: make(chan struct{})}) }()
+		status := func(token string) int {
+			status, _ := answer(f, httptest.NewRequest(http.MethodGet, "/meta?hub.mode=subscribe&hub.challenge=42&hub.verify_token="+token, nil))
+			return status
+		}
+		for _, step := range []struct{ content, good, bad string }{{"old", "old", "new"}, {"new\n", "new", "old"}, {" \n", "new", ""}} {
+			testenv.Must(t, os.WriteFile(path, []byte(step.content), 0o600))
+			time.Sleep(3 * time.Second) // of the bubble's
+			if status(step.good) != 200 || status(step.bad) != 403 {
+				t.Errorf("after %q: %d and %d", step.content, status(step.good), status(step.bad))
+			}
 		}
 		cancel()
 		testenv.OK(t, <-ended)

@@ -14,30 +14,50 @@ import (
 // maxSecret bounds a secret, in bytes.
 const maxSecret = 16 << 10
 
-// secrets are those of one source: from files, which are read again when they change, and from the environment.
+// secrets are what one source and its sender both know: from files, which are read again when they change, and from the environment.
 type secrets struct {
-	source string
-	files  *auth.Files // nil when there are none
-	fixed  []string    // from the environment
-	now    atomic.Pointer[[]string]
+	source, what string
+	files        *auth.Files // nil when there are none
+	fixed        []string    // from the environment
+	now          atomic.Pointer[[]string]
 }
 
-// newSecrets reads the secrets of a source for the first time.
-func newSecrets(s *Source) (*secrets, error) {
-	out := &secrets{source: s.Name}
+// signing reads the secrets that its sender signs with.
+func (s *Source) signing() (*secrets, error) {
+	return newSecrets(s, "secrets", "secrets_files", s.SecretsFiles, "secrets_env", s.SecretsEnv)
+}
+
+// verifyToken reads what a handshake has to bring along. There may be none.
+func (s *Source) verifyToken() (*secrets, error) {
+	var files, env []string
+	if s.VerifyTokenFile != "" {
+		files = []string{s.VerifyTokenFile}
+	}
+	if s.VerifyTokenEnv != "" {
+		env = []string{s.VerifyTokenEnv}
+	}
+	if len(files)+len(env) > 1 {
+		return nil, s.wrong("verify_token_file", errors.New("verify_token_env is there too; leave one out"))
+	}
+	return newSecrets(s, "verify token", "verify_token_file", files, "verify_token_env", env)
+}
+
+// newSecrets reads secrets for the first time. The keys are those of the source that say where they are.
+func newSecrets(s *Source, what, filesKey string, files []string, envKey string, env []string) (*secrets, error) {
+	out := &secrets{source: s.Name, what: what}
 	var err error
-	if out.fixed, err = fromEnvironment(s.SecretsEnv); err != nil {
-		return nil, s.wrong("secrets_env", err)
+	if out.fixed, err = fromEnvironment(env); err != nil {
+		return nil, s.wrong(envKey, err)
 	}
 	var contents [][]byte
-	if len(s.SecretsFiles) > 0 {
-		if out.files, contents, err = auth.ReadFiles(s.SecretsFiles); err != nil {
-			return nil, s.wrong("secrets_files", err)
+	if len(files) > 0 {
+		if out.files, contents, err = auth.ReadFiles(files); err != nil {
+			return nil, s.wrong(filesKey, err)
 		}
 	}
 	all, err := out.with(contents)
 	if err != nil {
-		return nil, s.wrong("secrets_files", err)
+		return nil, s.wrong(filesKey, err)
 	}
 	out.now.Store(&all)
 	return out, nil
@@ -70,34 +90,10 @@ func (s *secrets) run(ctx context.Context, check func([]string) error, log *slog
 			err = check(all)
 		}
 		if err != nil {
-			log.Error("the secrets have changed and cannot be used; the old ones stay in force", "source", s.source, "error", err)
+			log.Error("the "+s.what+" changed and cannot be used: what was read before stays in force", "source", s.source, "error", err)
 			return
 		}
 		s.now.Store(&all)
-		log.Info("the secrets have changed and are in force", "source", s.source, "secrets", len(all))
+		log.Info("the "+s.what+" changed: what was read now is in force", "source", s.source, "count", len(all))
 	})
-}
-
-// verifyToken reads what a handshake has to bring along.
-func (s *Source) verifyToken() (string, error) {
-	switch {
-	case s.VerifyTokenFile != "" && s.VerifyTokenEnv != "":
-		return "", s.wrong("verify_token_file", errors.New("verify_token_env is there too; leave one out"))
-	case s.VerifyTokenEnv != "":
-		values, err := fromEnvironment([]string{s.VerifyTokenEnv})
-		if err != nil {
-			return "", s.wrong("verify_token_env", err)
-		}
-		return values[0], nil
-	case s.VerifyTokenFile != "":
-		_, contents, err := auth.ReadFiles([]string{s.VerifyTokenFile})
-		if err == nil && len(bytes.TrimSpace(contents[0])) == 0 {
-			err = errors.New("the file is empty")
-		}
-		if err != nil {
-			return "", s.wrong("verify_token_file", err)
-		}
-		return string(bytes.TrimSpace(contents[0])), nil
-	}
-	return "", nil
 }

@@ -68,7 +68,7 @@ func headers(h http.Header) map[string]string {
 }
 
 // source is what the handler gets of a source.
-func (s *Source) source(secrets func() []string, verifyToken string) (webhook.Source, error) {
+func (s *Source) source(secrets, verifyTokens func() []string) (webhook.Source, error) {
 	switch s.workMode {
 	case "", "queued":
 	case "untracked":
@@ -82,7 +82,7 @@ func (s *Source) source(secrets func() []string, verifyToken string) (webhook.So
 	out := webhook.Source{
 		Name: s.Name, Provider: s.Provider, Secrets: secrets, Signature: s.Signature, SignatureHeader: s.SignatureHeader,
 		PublicURL: s.PublicURL, Tolerance: s.Tolerance, IDPrefix: s.IDPrefix, AllEvents: s.AllEvents, RecordOnly: s.RecordOnly,
-		VerifyToken: verifyToken, Success: s.Success, AnswerWithin: s.AnswerWithin,
+		VerifyTokens: verifyTokens, Success: s.Success, AnswerWithin: s.AnswerWithin,
 	}
 	// Without a job_id, whether the preset's stands in a header is for the preset to say.
 	out.IDInHeader = s.Items == "" && (s.JobID == "" || s.Provider == "" || s.When != "" || s.AllEvents)
