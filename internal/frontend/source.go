@@ -125,16 +125,17 @@ func (s *Source) source(secrets, verifyTokens func() []string) (webhook.Source, 
 	return out, nil
 }
 
-// memberPath is a list within the body that is taken as it is.
-var memberPath = regexp.MustCompile(`^\s*body((?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*$`)
+// plainPaths are the lists within the body that are taken as they are: body.a.b, and one member of each element of it, as in
+// body.a.map(x, x.b.c).
+var plainPaths = regexp.MustCompile(`^\s*body((?:\.\w+)*?)(?:\.map\(\s*(\w+)\s*,\s*(\w+)((?:\.\w+)+)\s*\))?\s*$`)
 
 // plainPath is the path, as [webhook.Array] has it, of an expression that is nothing else. What it takes is stored byte for byte.
 func plainPath(source string) (path string, ok bool) {
-	m := memberPath.FindStringSubmatch(source)
-	if m == nil {
+	m := plainPaths.FindStringSubmatch(source)
+	if m == nil || m[2] != m[3] {
 		return "", false
 	}
-	return strings.TrimPrefix(m[1], ".") + "[]", true
+	return strings.TrimPrefix(m[1], ".") + "[]" + m[4], true
 }
 
 // items takes a body apart by an expression.
