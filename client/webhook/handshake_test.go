@@ -2,7 +2,9 @@ package webhook_test
 
 import (
 	"crypto/hmac"
+	"crypto/sha1"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"io"
 	"net/http"
@@ -128,6 +130,32 @@ func TestTwilioSignsBodies(t *testing.T) {
 			if e := explain(t, v, s, r, v.time()); !e.Verified {
 				t.Errorf("behind %s: %v %v", public, e.Err, e.Hints)
 			}
+		}
+	}
+}
+
+// TestTwilioHashOfBody: the hash counts that is in the URL which is signed, and not another that is asked for.
+func TestTwilioHashOfBody(t *testing.T) {
+	const forged = `{"MessageSid":"forged"}`
+	sum := sha256.Sum256([]byte(forged))
+	hashed := "bodySHA256=" + hex.EncodeToString(sum[:])
+	for name, test := range map[string]struct {
+		public, signed, query string
+		want                  webhook.Reason
+	}{
+		"asked for":          {"https://example.com/hook?a=b", "https://example.com/hook?a=b", "a=b&" + hashed, webhook.SignatureMissing},
+		"asked for, no path": {"https://example.com", "https://example.com/hook?" + hashed, hashed, webhook.Accepted},
+		"configured":         {"https://example.com/hook?" + hashed, "https://example.com/hook?" + hashed, "", webhook.Accepted},
+	} {
+		mac := hmac.New(sha1.New, []byte("12345"))
+		_, _ = io.WriteString(mac, test.signed)
+		v := vector{Preset: "twilio", Secret: "12345", URL: "https://example.com/hook?" + test.query, Body: forged, Headers: map[string]string{
+			"X-Twilio-Signature": base64.StdEncoding.EncodeToString(mac.Sum(nil)), "Content-Type": "application/json",
+		}}
+		s := v.source()
+		s.PublicURL, s.ID = test.public, fixed
+		if e := explain(t, v, s, v.request(), v.time()); e.Reason != test.want {
+			t.Errorf("%s: %s %v", name, e.Reason, e.Err)
 		}
 	}
 }

@@ -156,3 +156,20 @@ const adyenPlatform = `{
         "status": "PreActive"
     }
 }`
+
+// TestBodyIsReadLast: a body whose signature is wrong is not decoded to find out when it was signed.
+func TestBodyIsReadLast(t *testing.T) {
+	for text, want := range map[string]webhook.Reason{
+		`{"webhookTimestamp":1600000000000}`: webhook.Accepted, `{"webhookTimestamp":1599999000000}`: webhook.SignatureStale,
+		`{"webhookTimestamp":"soon"}`: webhook.SignatureMalformed, `{}`: webhook.SignatureMalformed, `{`: webhook.SignatureMalformed,
+	} {
+		v := vector{Preset: "linear", Secret: "secret", Body: text, Headers: map[string]string{"Linear-Signature": macHex("secret", text)}}
+		if e := explain(t, v, v.source(), v.request(), v.time()); e.Reason != want {
+			t.Errorf("%s: %s %v", text, e.Reason, e.Err)
+		}
+		v.Headers["Linear-Signature"] = macHex("other", text)
+		if e := explain(t, v, v.source(), v.request(), v.time()); e.Reason != webhook.SignatureWrong {
+			t.Errorf("forged %s: %s %v", text, e.Reason, e.Err)
+		}
+	}
+}

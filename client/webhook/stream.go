@@ -55,6 +55,9 @@ func (h *Handler) examineLarge(ctx context.Context, r *http.Request, begin []byt
 			}
 		}
 	}
+	if len(macs) == 0 {
+		return refused(refuse(TooLarge, "the body is over %d bytes, and the secrets are public keys, which need all of it", h.maxBody))
+	}
 	to := io.MultiWriter(all...)
 	_, _ = to.Write(begin) // A hash takes everything.
 	n, err := io.Copy(to, rest)

@@ -58,3 +58,18 @@ func TestLargeBodies(t *testing.T) {
 		}
 	}
 }
+
+// TestLargeBodiesByPublicKey: they cannot be verified as they come.
+func TestLargeBodiesByPublicKey(t *testing.T) {
+	for _, v := range vectors(t) {
+		if !strings.HasPrefix(v.Secret, "whpk_") {
+			continue
+		}
+		v.Body = strings.Repeat("x", 3<<20)
+		if e := explain(t, v, v.source(), v.request(), v.time()); e.Reason != webhook.TooLarge {
+			t.Errorf("%s: %s %v", v.Preset, e.Reason, e.Err)
+		}
+		return
+	}
+	t.Error("no value has a public key")
+}

@@ -59,7 +59,7 @@ func (c *config) verify(ctx context.Context, e *evidence) *refusal {
 	if r != nil {
 		return r
 	}
-	if r := s.coversBody(e.req); r != nil {
+	if r := s.coversBody(e); r != nil {
 		return r
 	}
 	urls := e.urls
@@ -77,6 +77,9 @@ func (c *config) verify(ctx context.Context, e *evidence) *refusal {
 		}
 		for _, u := range urls {
 			if s.matches(sent, keys, func(w io.Writer) { s.write(w, e.req, sent, u, nil) }) {
+				if r := s.readTime(e.req, sent); r != nil {
+					return r
+				}
 				return s.inTime(sent, e.now)
 			}
 		}
@@ -143,13 +146,9 @@ func (s *scheme) read(req *Request) (*sent, *refusal) {
 			return nil, r
 		}
 	}
-	if s.TimestampField != "" {
-		body, err := req.JSON()
-		if err == nil {
-			out.timestamp, err = textAt(body, s.TimestampField)
-		}
-		if err != nil {
-			return nil, refuse(SignatureMalformed, "the time of signing cannot be read: %w", err)
+	if s.has("timestamp") {
+		if r := s.readTime(req, out); r != nil {
+			return nil, r
 		}
 	}
 	if s.IDHeader != "" && s.has("id") {
@@ -165,6 +164,22 @@ func (s *scheme) read(req *Request) (*sent, *refusal) {
 		}
 	}
 	return out, nil
+}
+
+// readTime reads a time that stands in the body. Where it is no part of what is signed beside the body, this waits until the signature
+// is found good: strangers' bodies are not decoded.
+func (s *scheme) readTime(req *Request, out *sent) *refusal {
+	if s.TimestampField == "" {
+		return nil
+	}
+	body, err := req.JSON()
+	if err == nil {
+		out.timestamp, err = textAt(body, s.TimestampField)
+	}
+	if err != nil {
+		return refuse(SignatureMalformed, "the time of signing cannot be read: %w", err)
+	}
+	return nil
 }
 
 // decode adds a signature to those found, where it can be decoded and there are not too many.
@@ -294,18 +309,26 @@ func params(req *Request) string {
 	return b.String()
 }
 
-// coversBody refuses a body that is no form where only a form is signed, unless the URL that is signed has its hash.
-func (s *scheme) coversBody(req *Request) *refusal {
+// coversBody refuses a body that is no form where only a form is signed, unless the URL that is signed has its hash: which may
+// be the configured one, and not that of the request.
+func (s *scheme) coversBody(e *evidence) *refusal {
+	req := e.req
 	if !s.has("params") || s.has("body") || s.has("sha256") {
 		return nil
 	}
 	if _, err := req.Form(); err == nil {
 		return nil
 	}
+	signed := ""
+	if len(e.urls) > 0 {
+		if u, err := url.Parse(e.urls[0]); err == nil {
+			signed = u.Query().Get("bodySHA256")
+		}
+	}
 	sum := sha256.Sum256(req.Body)
-	want, err := hex.DecodeString(req.Query.Get("bodySHA256"))
+	want, err := hex.DecodeString(signed)
 	switch {
-	case req.Query.Get("bodySHA256") == "":
+	case signed == "":
 		return refuse(SignatureMissing, "the body is no form, and the URL has no bodySHA256")
 	case err != nil || subtle.ConstantTimeCompare(want, sum[:]) != 1:
 		return refuse(SignatureWrong, "the body is another than the URL's bodySHA256 says")
