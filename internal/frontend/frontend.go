@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/jobonce/jobonce/client/webhook"
@@ -38,6 +39,8 @@ const (
 	// linesPerSecond bounds how many refused requests are logged: anybody can send them.
 	linesPerSecond = 10
 	idleTimeout    = 2 * time.Minute
+	// maxBodies bounds what the bodies under way take together, in bytes: anybody can send some.
+	maxBodies = 128 << 20
 )
 
 // Config is what a frontend is made with.
@@ -73,6 +76,7 @@ type Frontend struct {
 	log    *slog.Logger
 	routes map[string]*route
 	places chan struct{}
+	bodies *semaphore.Weighted // bytes of the bodies under way
 	few    *rate.Limiter
 }
 
@@ -95,7 +99,7 @@ func New(jobs webhook.Jobs, cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), routes: make(map[string]*route),
-		places: make(chan struct{}, cfg.MaxRequests), few: rate.NewLimiter(linesPerSecond, linesPerSecond),
+		places: make(chan struct{}, cfg.MaxRequests), bodies: semaphore.NewWeighted(maxBodies), few: rate.NewLimiter(linesPerSecond, linesPerSecond),
 	}
 	for i := range cfg.Sources {
 		s := &cfg.Sources[i]
@@ -166,6 +170,13 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, r, refusedBusy, http.StatusServiceUnavailable, "too many requests are under way")
 		return
 	}
+	size := f.held(r)
+	if !f.bodies.TryAcquire(size) {
+		w.Header().Set("Retry-After", "1")
+		f.refuse(w, r, refusedBusy, http.StatusServiceUnavailable, "too large bodies are under way")
+		return
+	}
+	defer f.bodies.Release(size)
 	if m := f.cfg.Metrics; m != nil {
 		m.underWay.Inc()
 		defer m.underWay.Dec()
@@ -177,6 +188,14 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer end()
 	}
 	route.handler.ServeHTTP(w, r)
+}
+
+// held is how much of a body is kept at most. One that does not say its size may be as large as any.
+func (f *Frontend) held(r *http.Request) int64 {
+	if size := r.ContentLength; size >= 0 && size < int64(f.cfg.MaxBody) {
+		return size
+	}
+	return int64(f.cfg.MaxBody)
 }
 
 // refuse answers a request that comes to no source.

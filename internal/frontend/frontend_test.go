@@ -158,6 +158,44 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+// TestLargeBodiesTogether: so is a body for which there is no room beside the others, also where it does not say its size.
+func TestLargeBodiesTogether(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	j := &jobs{before: func(context.Context) error {
+		entered <- struct{}{}
+		<-leave
+		return nil
+	}}
+	opened, err := open(t, j, shop("job_id: item.id"), func(c *frontend.Config) { c.MaxBody = 60 << 20 })
+	f := must(t, opened, err)
+	large := func() *http.Request {
+		r := post(`{"id":"1"}`)
+		r.ContentLength = -1
+		return r
+	}
+	answers := make(chan int, 3)
+	for _, r := range []*http.Request{large(), large(), post(`{"id":"2"}`)} {
+		go func() {
+			status, _ := answer(f, r)
+			answers <- status
+		}()
+		<-entered
+	}
+	if status, text := answer(f, large()); status != 503 || !strings.Contains(text, "too large bodies") {
+		t.Errorf("answered %d %s", status, text)
+	}
+	close(leave)
+	for range 3 {
+		if status := <-answers; status != 200 {
+			t.Errorf("answered %d", status)
+		}
+	}
+	go func() { <-entered }()
+	if status, _ := answer(f, large()); status != 200 {
+		t.Errorf("afterwards: answered %d", status)
+	}
+}
+
 // TestShutdown: what is under way is answered, as long as the time allows.
 func TestShutdown(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"in time": time.Minute, "too late": time.Millisecond} {
