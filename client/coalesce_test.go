@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -118,6 +119,31 @@ func TestWhatPilesUpGoesOutTogether(t *testing.T) {
 		}
 		if len(c.singles) != 4 || len(c.batches) != 2 || max(len(c.batches[0]), len(c.batches[1])) != 256 {
 			t.Errorf("%d calls, %d batches", len(c.singles), len(c.batches))
+		}
+	})
+}
+
+// TestWaitingGoesOutAlone: a wait has no place in a batch, not even one of 0.
+func TestWaitingGoesOutAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		cl, _ := start(t, c.fake())
+		c.hold(t, cl)
+		var got []<-chan outcome
+		for i, wait := range []time.Duration{0, 0, time.Second} {
+			got = append(got, call(t.Context(), cl, &request{JobId: fmt.Sprint("job-", i), Wait: durationpb.New(wait)}))
+		}
+		c.release()
+		for range got {
+			c.let <- struct{}{}
+		}
+		for _, ch := range got {
+			if o := <-ch; o.err != nil {
+				t.Error(o.err)
+			}
+		}
+		if len(c.singles) != 7 || len(c.batches) != 0 {
+			t.Errorf("%d calls, %d batches; want 7, 0", len(c.singles), len(c.batches))
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (c *Client) record(
 	err = c.retry(ctx, wait, func(ctx context.Context) *Error {
 		sent = time.Now()
 		var err *Error
-		if wait > 0 { // It holds up nobody else.
+		if req.GetWait() != nil { // It holds up nobody else, and has no place in a batch, not even one of 0.
 			resp, err = attempt(ctx, c.service.RecordDelivery, req)
 		} else {
 			resp, err = c.deliveries.record(ctx, req)
