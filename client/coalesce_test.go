@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -348,10 +349,9 @@ func TestBatchedAnswersAreWhole(t *testing.T) {
 			answers: map[string]*response{"a": {Disposition: completed, ResultOmitted: true}, "b": {Disposition: completed}},
 			reads:   []string{"a"}, want: map[string]string{"a": "read", "b": ""},
 		},
-		// A service of before result_omitted leaves out all results, and does not say so.
-		"nothing shows that results would come": {
+		"there are none": {
 			answers: map[string]*response{"a": {Disposition: completed}, "b": {Disposition: completed}},
-			reads:   []string{"a", "b"}, want: map[string]string{"a": "read", "b": "read"},
+			want:    map[string]string{"a": "", "b": ""},
 		},
 		"bodies": {
 			answers: map[string]*response{
@@ -408,6 +408,42 @@ func TestBatchedAnswersAreWhole(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBatchedAnswersAreWholeForThoseWhoRecord: a caller that may record, and not read jobs, is told by a call of its own what the
+// batch's answer lacks.
+func TestBatchedAnswersAreWholeForThoseWhoRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd()
+		f := c.fake()
+		alone := f.record
+		f.record = func(ctx context.Context, req *request) (*response, error) {
+			if strings.HasPrefix(req.GetJobId(), "held") {
+				return alone(ctx, req)
+			}
+			return &response{Disposition: joboncev1.Disposition_DISPOSITION_RECLAIMED, Job: &joboncev1.Job{
+				JobId: req.GetJobId(), Body: &joboncev1.Job_Payload{Payload: "of " + req.GetRequestId()},
+			}}, nil
+		}
+		c.answer = func(_ context.Context, req *request) (*response, error) {
+			return &response{Disposition: joboncev1.Disposition_DISPOSITION_RECLAIMED, Job: &joboncev1.Job{JobId: req.GetJobId()}}, nil
+		}
+		f.get = func(context.Context, *joboncev1.GetJobRequest) (*joboncev1.GetJobResponse, error) {
+			return nil, status.Error(codes.PermissionDenied, "may not read bodies")
+		}
+		cl, _ := start(t, f)
+		c.hold(t, cl)
+		one, two := call(t.Context(), cl, &request{JobId: "a", RequestId: "one"}), call(t.Context(), cl, &request{JobId: "b", RequestId: "two"})
+		c.release()
+		for want, got := range map[string]<-chan outcome{"of one": one, "of two": two} {
+			if o := <-got; o.err != nil || o.resp.GetJob().GetPayload() != want {
+				t.Errorf("got %v, %v; want %q", o.resp, o.err, want)
+			}
+		}
+		if len(c.batches) != 1 {
+			t.Errorf("batches %v", c.batches)
+		}
+	})
 }
 
 // TestLoneWaiterIsAnsweredInFull: one that waited alone goes out in a single call, whose answer lacks nothing.

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"slices"
 
 	"google.golang.org/grpc/codes"
 
@@ -36,7 +35,7 @@ func (d deliveries) record(ctx context.Context, req *joboncev1.RecordDeliveryReq
 	case err != nil:
 		return nil, err
 	case got.lacks:
-		return d.completed(ctx, resp)
+		return d.completed(ctx, req, resp)
 	}
 	// A batch says it once, a single call twice.
 	if work := resp.GetJob().GetWork(); got.together && work != nil && resp.GetResult() != "" {
@@ -54,32 +53,29 @@ func (d deliveries) one(ctx context.Context, req *joboncev1.RecordDeliveryReques
 // several makes one call of several.
 func (d deliveries) several(ctx context.Context, reqs []*joboncev1.RecordDeliveryRequest) ([]answer[recorded], *Error) {
 	resp, err := attempt(ctx, d.service.BatchRecordDeliveries, &joboncev1.BatchRecordDeliveriesRequest{Deliveries: reqs})
-	// A service of before result_omitted leaves all results out and does not say so. It shows in no single answer.
-	carried := slices.ContainsFunc(resp.GetResults(), func(r *joboncev1.BatchRecordDeliveriesResponse_Result) bool {
-		return r.GetResponse().GetResult() != "" || r.GetResponse().GetResultOmitted()
-	})
 	answers := make([]answer[recorded], len(resp.GetResults()))
 	for i, result := range resp.GetResults() {
 		resp, err := readResult(result)
-		answers[i] = answer[recorded]{recorded{resp, true, lacking(resp, carried)}, err}
+		answers[i] = answer[recorded]{recorded{resp, true, lacking(resp)}, err}
 	}
 	return answers, err
 }
 
-// lacking tells whether a batch's answer lacks the result of completed work, or the body of a job to work on. carried:
-// results that fit come along.
-func lacking(resp *joboncev1.RecordDeliveryResponse, carried bool) bool {
+// lacking tells whether a batch's answer lacks the result of completed work, or the body of a job to work on.
+func lacking(resp *joboncev1.RecordDeliveryResponse) bool {
 	switch resp.GetDisposition() {
 	case joboncev1.Disposition_DISPOSITION_COMPLETED:
-		return resp.GetResultOmitted() || !carried && resp.GetResult() == ""
+		return resp.GetResultOmitted()
 	case joboncev1.Disposition_DISPOSITION_RECLAIMED:
 		return resp.GetJob().GetBody() == nil
 	}
 	return false
 }
 
-// completed reads what an answer lacks.
-func (d deliveries) completed(ctx context.Context, resp *joboncev1.RecordDeliveryResponse) (*joboncev1.RecordDeliveryResponse, *Error) {
+// completed reads what an answer lacks. A caller that may not read jobs sends the delivery again by itself, which is told all.
+func (d deliveries) completed(
+	ctx context.Context, sent *joboncev1.RecordDeliveryRequest, resp *joboncev1.RecordDeliveryResponse,
+) (*joboncev1.RecordDeliveryResponse, *Error) {
 	req := &joboncev1.GetJobRequest{JobId: resp.GetJob().GetJobId(), View: joboncev1.JobView_JOB_VIEW_FULL}
 	if resp.GetDisposition() == joboncev1.Disposition_DISPOSITION_COMPLETED {
 		req.View = joboncev1.JobView_JOB_VIEW_BASIC
@@ -88,6 +84,11 @@ func (d deliveries) completed(ctx context.Context, resp *joboncev1.RecordDeliver
 	switch {
 	case err != nil && err.Code == codes.NotFound:
 		return resp, nil // deleted meanwhile: there is nothing to add
+	case err != nil && err.Code == codes.PermissionDenied:
+		if resp, err = attempt(ctx, d.service.RecordDelivery, sent); err != nil {
+			err.OutcomeUnknown = true // as below
+		}
+		return resp, err
 	case err != nil:
 		err.OutcomeUnknown = true // The read wrote nothing, but the delivery before it is recorded.
 		return nil, err
