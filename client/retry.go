@@ -32,6 +32,9 @@ type RetryPolicy struct {
 	MaxDelay time.Duration
 }
 
+// delayGrowth is by how much each mean delay is longer than the one before. docs/retry-policy.json has it too.
+const delayGrowth = 2
+
 func (p *RetryPolicy) complete() error {
 	if p.MaxAttempts < 0 || p.MaxElapsed < 0 || p.BaseDelay < 0 || p.MaxDelay < 0 {
 		return errors.New("a field is negative")
@@ -65,7 +68,7 @@ func (c *Client) retry(ctx context.Context, wait time.Duration, attempt func(con
 		deadline = start.Add(c.timeout + wait)
 	}
 	delays := backoff.ExponentialBackOff{
-		InitialInterval: c.policy.BaseDelay, MaxInterval: c.policy.MaxDelay, Multiplier: 2, RandomizationFactor: 0.5,
+		InitialInterval: c.policy.BaseDelay, MaxInterval: c.policy.MaxDelay, Multiplier: delayGrowth, RandomizationFactor: 0.5,
 	}
 	var last *Error
 	for n := 1; ; n++ {

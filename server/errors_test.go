@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -206,5 +209,30 @@ func TestWordsAtTheDoor(t *testing.T) {
 	_, write := s.RecordDelivery(t.Context(), text("j", "{}"))
 	if r, w := status.Convert(read).Message(), status.Convert(write).Message(); strings.Contains(r, "writ") || w != r+"; nothing was written" {
 		t.Errorf("a read hears %q, a write %q", r, w)
+	}
+}
+
+// TestPublishedCodes: docs/retry-policy.json has clients repeat what the service asks them to repeat.
+func TestPublishedCodes(t *testing.T) {
+	text, err := os.ReadFile("../docs/retry-policy.json")
+	testenv.Must(t, err)
+	var config struct {
+		MethodConfig []struct {
+			Name        []struct{ Service string }
+			RetryPolicy struct{ RetryableStatusCodes []codes.Code }
+		}
+	}
+	testenv.Must(t, json.Unmarshal(text, &config))
+	got, want := make(map[codes.Code]bool), make(map[codes.Code]bool)
+	for _, c := range config.MethodConfig[0].RetryPolicy.RetryableStatusCodes {
+		got[c] = true
+	}
+	for _, r := range reasons {
+		if r.retry > 0 {
+			want[r.code] = true
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("published %v, sent %v", got, want)
 	}
 }

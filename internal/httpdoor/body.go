@@ -143,7 +143,8 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration
 	for {
 		if len(b.data) == cap(b.data) {
 			if !b.grow(max(int(size), 2*cap(b.data))) {
-				return &refusal{http.StatusTooManyRequests, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "", "too many large requests are under way; nothing was written"}
+				return &refusal{http.StatusTooManyRequests, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "",
+					"too many large requests are under way; nothing was written"}
 			}
 		}
 		n, err := src.Read(b.data[len(b.data):cap(b.data)])
@@ -164,7 +165,8 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration
 // unread is the refusal of a body that cannot be read.
 func unread(err error) *refusal {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &refusal{http.StatusRequestTimeout, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "", "the body did not arrive in time; nothing was written"}
+		return &refusal{http.StatusRequestTimeout, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "",
+			"the body did not arrive in time; nothing was written"}
 	}
 	return invalid(http.StatusBadRequest, "", "the body cannot be read to its end, or is not what Content-Encoding says")
 }
