@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -92,8 +93,9 @@ func slackHandshake(_ context.Context, _ *Handler, req *Request) (*reply, *refus
 	return plain(challenge), nil
 }
 
-// zoomHandshake signs plainToken with the first secret (github.com/zoom/webhook-sample, index.js).
-func zoomHandshake(_ context.Context, h *Handler, req *Request) (*reply, *refusal) {
+// zoomHandshake signs plainToken with the secret that the request is signed with: while secrets are rotated, Zoom may know but one of
+// them (github.com/zoom/webhook-sample, index.js).
+func zoomHandshake(ctx context.Context, h *Handler, req *Request) (*reply, *refusal) {
 	body, err := req.JSON()
 	if err != nil {
 		return nil, nil
@@ -102,7 +104,9 @@ func zoomHandshake(_ context.Context, h *Handler, req *Request) (*reply, *refusa
 		return nil, nil
 	}
 	token, err := textAt(body, "payload.plainToken")
-	secrets := h.source.secrets()
+	secrets := slices.DeleteFunc(slices.Clone(h.source.secrets()), func(secret string) bool {
+		return h.source.verify(ctx, &evidence{req: req, secrets: []string{secret}, now: h.now(), fetch: h.fetch}) != nil
+	})
 	if err != nil || len(token) > maxChallenge || len(secrets) == 0 || strings.HasPrefix(token, "v0:") {
 		// What begins with "v0:" would come back as the signature of a delivery.
 		return nil, refuse(HandshakeRefused, "endpoint.url_validation without a plainToken")

@@ -79,6 +79,18 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
+// TestZoomRotatesSecrets: Zoom hears of the secret that it knows.
+func TestZoomRotatesSecrets(t *testing.T) {
+	text := `{"event":"endpoint.url_validation","payload":{"plainToken":"q"}}`
+	v := vector{Preset: "zoom", Body: text, Headers: v0("x-zm-signature", "x-zm-request-timestamp", text)}
+	s := v.source()
+	s.Secrets = webhook.Secrets("newer", "secret", "older")
+	resp, _ := deliver(t, &jobs{}, s, v.request(), webhook.WithClock(v.time))
+	if got, _ := io.ReadAll(resp.Body); !strings.Contains(string(got), macHex("secret", "q")) {
+		t.Errorf("answered %d %s", resp.StatusCode, got)
+	}
+}
+
 // TestAdyenSignsItems: what is signed of an item cannot be changed, and no item goes unsigned.
 func TestAdyenSignsItems(t *testing.T) {
 	for _, v := range vectors(t) {

@@ -254,7 +254,7 @@ func senders() []*Preset {
 				Kind: HMAC, Header: "x-zm-signature", TimestampHeader: "x-zm-request-timestamp", Prefix: "v0=",
 				Template: "v0:{timestamp}:{body}", Encoding: "hex",
 			}},
-			Secret: "the app's secret token; the first one answers Zoom's validation",
+			Secret: "the app's secret token; the one that Zoom's validation is signed with answers it",
 			ID:     "event, event_ts and payload.object.uuid, perhaps: nothing that Zoom says of it was found",
 			event:  Field("event"), handshake: handshake{signed: zoomHandshake},
 			AnswerWithin: 2400 * time.Millisecond, // of 3 s
