@@ -124,7 +124,8 @@ func senders() []*Preset {
 			event:  optional(First(FormField("EventType"), FormField("StatusCallbackEvent"))),
 			status: First(FormField("MessageStatus"), FormField("CallStatus"), FormField("SmsStatus")),
 			Notes: "The URL is signed: set PublicURL behind a proxy. By default Twilio does not deliver again after an error: put #rc=3&rp=all " +
-				"at the end of the webhook's URL. An empty answer is none to a call or a message.",
+				"at the end of the webhook's URL. An empty answer is none to a call or a message. Requests of one call in one state, as " +
+				"those of Gather, are one job, and those about recordings have no such status: give these an id of their own, in a source of their own.",
 			AnswerWithin: 10 * time.Second, // of 15 s
 			Sources: []string{"github.com/twilio/twilio-go client/request_validator.go",
 				"twilio.com/docs/usage/webhooks/webhooks-connection-overrides"},
