@@ -59,12 +59,13 @@ func (c *command) work(ctx context.Context, w *client.Work) error {
 	timed, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	input, _ := body(w.Job)
-	stdout, stderr := &head{limit: maxResultBytes}, &tail{limit: maxErrorBytes - 256} // room for what happened
+	stdout, stderr := &head{limit: maxResultBytes + moreBytes}, &tail{limit: maxErrorBytes - 256} // room for what happened
 	cmd := exec.Command(c.path, c.Command[1:]...)
 	cmd.Args[0] = c.Command[0]
 	cmd.Env = c.env
 	for _, v := range about(w) {
-		cmd.Env = append(slices.Clip(cmd.Env), v.variable+"="+v.value)
+		// No variable holds a NUL. A command that cannot be started for that would pass for one that is away.
+		cmd.Env = append(slices.Clip(cmd.Env), v.variable+"="+strings.ReplaceAll(v.value, "\x00", "\uFFFD"))
 	}
 	if trace := traceparent(w.Job); trace != "" {
 		cmd.Env = append(slices.Clip(cmd.Env), "TRACEPARENT="+trace)

@@ -49,22 +49,23 @@ func TestExits(t *testing.T) {
 		script string
 		want   want
 	}{
-		"done":              {`echo shipped; echo noise >&2`, want{done, "shipped\n", ""}},
-		"body":              {`cat`, want{done, "the body", ""}},
-		"body not read":     {`exit 0`, want{done, "", ""}},
-		"facts":             {`printf '%s|' "$JOB_ID" "$JOB_EVENT" "$JOB_STATUS" "$JOB_SOURCE" "$JOB_ATTEMPT"`, want{done, "facts|it's $HOME|OK|web|1|", ""}},
-		"no UTF-8":          {`printf 'a\377b'`, want{done, "a\uFFFDb", ""}},
-		"long":              {`head -c 100000 /dev/zero | tr '\0' x`, want{done, strings.Repeat("x", 64<<10), ""}},
-		"failed":            {`echo out; echo "no stock" >&2; exit 3`, want{queued, "", "the command ended with exit status 3: no stock"}},
-		"dead":              {`echo "no such order" >&2; exit 65`, want{dead, "", "the command ended with exit status 65: no such order"}},
-		"long error":        {`i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1`, want{queued, "", "line 999"}},
-		"signal":            {`kill -9 $$`, want{queued, "", "the command ended with signal: killed"}},
-		"hangs":             {`echo waiting >&2; exec sleep 600`, want{queued, "", "the command did not end within 2s: waiting"}},
-		"leaves a child":    {`sleep 6 & echo started`, want{done, "started\n", ""}},
-		"does not listen":   {`trap '' TERM; while :; do sleep 0.1; done`, want{queued, "", "the command did not end within 2s"}},
-		"has no secrets":    {`env | grep -c '^JOBONCE_\|MONGODB_URI' ; exit 0`, want{done, "0\n", ""}},
-		"has the rest":      {`echo "$RUNNER_TEST"`, want{done, "kept\n", ""}},
-		"is not in a shell": {`echo "$0"`, want{done, "sh\n", ""}},
+		"done":               {`echo shipped; echo noise >&2`, want{done, "shipped\n", ""}},
+		"body":               {`cat`, want{done, "the body", ""}},
+		"body not read":      {`exit 0`, want{done, "", ""}},
+		"facts":              {`printf '%s|' "$JOB_ID" "$JOB_EVENT" "$JOB_STATUS" "$JOB_SOURCE" "$JOB_ATTEMPT"`, want{done, "facts|it's $HOME|OK|we\uFFFDb|1|", ""}},
+		"no UTF-8":           {`printf 'a\377b'`, want{done, "a\uFFFDb", ""}},
+		"long":               {`head -c 100000 /dev/zero | tr '\0' x`, want{done, strings.Repeat("x", 64<<10), ""}},
+		"inside a character": {`head -c 65533 /dev/zero | tr '\0' x; printf '\360\237\223\246'`, want{done, strings.Repeat("x", 65533), ""}},
+		"failed":             {`echo out; echo "no stock" >&2; exit 3`, want{queued, "", "the command ended with exit status 3: no stock"}},
+		"dead":               {`echo "no such order" >&2; exit 65`, want{dead, "", "the command ended with exit status 65: no such order"}},
+		"long error":         {`i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done >&2; exit 1`, want{queued, "", "line 999"}},
+		"signal":             {`kill -9 $$`, want{queued, "", "the command ended with signal: killed"}},
+		"hangs":              {`echo waiting >&2; exec sleep 600`, want{queued, "", "the command did not end within 2s: waiting"}},
+		"leaves a child":     {`sleep 6 & echo started`, want{done, "started\n", ""}},
+		"does not listen":    {`trap '' TERM; while :; do sleep 0.1; done`, want{queued, "", "the command did not end within 2s"}},
+		"has no secrets":     {`env | grep -c '^JOBONCE_\|MONGODB_URI' ; exit 0`, want{done, "0\n", ""}},
+		"has the rest":       {`echo "$RUNNER_TEST"`, want{done, "kept\n", ""}},
+		"is not in a shell":  {`echo "$0"`, want{done, "sh\n", ""}},
 	}
 	t.Setenv("JOBONCE_TOKEN_FILE", "secret")
 	t.Setenv("MONGODB_URI", "secret")
@@ -87,7 +88,7 @@ func TestExits(t *testing.T) {
 	})
 	for id := range commands {
 		req := text(id, "the body")
-		req.Event, req.Status, req.Source = "it's $HOME", "OK", "web"
+		req.Event, req.Status, req.Source = "it's $HOME", "OK", "we\x00b" // no variable holds a NUL
 		s.queue(req)
 	}
 	began.Wait()

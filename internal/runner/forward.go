@@ -8,10 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -101,13 +103,15 @@ func newSigner(secret string) (*standardwebhooks.Webhook, error) {
 func (f *forward) work(ctx context.Context, w *client.Work) error {
 	timed, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	req, err := f.request(timed, w, time.Now())
+	var connected atomic.Bool
+	traced := httptrace.WithClientTrace(timed, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	req, err := f.request(traced, w, time.Now())
 	if err != nil {
 		return err
 	}
 	resp, err := f.http.Do(req)
 	if err != nil {
-		return f.unanswered(ctx, timed, err)
+		return f.unanswered(ctx, timed, connected.Load(), err)
 	}
 	defer resp.Body.Close()
 	limit := maxSaidBytes
@@ -116,7 +120,7 @@ func (f *forward) work(ctx context.Context, w *client.Work) error {
 		limit = maxResultBytes
 	}
 	// What has arrived when the time is up, or the connection ends, is what there is: the status has decided.
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, int64(limit)))
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, int64(limit+moreBytes)))
 	if done {
 		if f.ResultBody {
 			return w.SetResult(clean(said, maxResultBytes))
@@ -180,20 +184,26 @@ func about(w *client.Work) []fact {
 	}
 }
 
-// unanswered is the error of a job that got no answer.
-func (f *forward) unanswered(ctx, timed context.Context, err error) error {
+// unanswered is the error of a job that got no answer. One that was not even sent, as there is no connection, says nothing about
+// the job: neither does one over TLS that the receiver cannot prove to be its own.
+func (f *forward) unanswered(ctx, timed context.Context, connected bool, err error) error {
 	var inner *url.Error
 	if errors.As(err, &inner) { // It repeats the URL.
 		err = inner.Err
 	}
 	var dial *net.OpError
+	dials := errors.As(err, &dial) && dial.Op == "dial" // maybe anew, after a connection that was kept
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case timed.Err() != nil:
+	case timed.Err() != nil && connected:
 		return &failure{happened: fmt.Sprintf("the receiver did not answer within %v", f.Timeout)}
-	case errors.As(err, &dial) && dial.Op == "dial":
+	case timed.Err() != nil:
+		return client.Unavailable(&failure{happened: fmt.Sprintf("the receiver cannot be reached within %v", f.Timeout)})
+	case dials:
 		return client.Unavailable(&failure{happened: "the receiver cannot be reached: " + dial.Err.Error()})
+	case !connected:
+		return client.Unavailable(&failure{happened: "the receiver cannot be reached: " + err.Error()})
 	}
 	return &failure{happened: "the receiver did not answer: " + err.Error()}
 }

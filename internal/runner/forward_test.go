@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -63,18 +65,20 @@ func TestAnswers(t *testing.T) {
 		answer http.HandlerFunc
 		want   want
 	}{
-		"200":          {say(200, "it is done", ""), want{state: done, result: "it is done"}},
-		"204":          {say(204, "", ""), want{state: done}},
-		"299":          {say(299, "fine", ""), want{state: done, result: "fine"}},
-		"no UTF-8":     {say(200, "a\xffb", ""), want{state: done, result: "a\uFFFDb"}},
-		"long":         {say(200, long, ""), want{state: done, result: long[:64<<10]}},
-		"cut short":    {cutShort, want{state: done, result: "half"}},
-		"301":          {redirect, want{state: queued, err: "the receiver answered 301 Moved Permanently, and redirects are not followed", delay: 2 * time.Second}},
-		"400":          {say(400, "which job?", ""), want{state: queued, err: "the receiver answered 400 Bad Request: which job?", delay: 2 * time.Second}},
-		"410":          {say(410, "", ""), want{state: dead, err: "the receiver answered 410 Gone"}},
-		"422":          {say(422, strings.Repeat("x", 2000), ""), want{state: dead, err: "the receiver answered 422 Unprocessable Entity: " + strings.Repeat("x", 1024)}},
-		"429":          {say(429, "", "90"), want{state: queued, err: "the receiver answered 429 Too Many Requests", delay: 90 * time.Second}},
-		"429, at once": {say(429, "", "0"), want{state: queued, err: "the receiver answered 429 Too Many Requests", delay: 2 * time.Second}},
+		"200":                      {say(200, "it is done", ""), want{state: done, result: "it is done"}},
+		"204":                      {say(204, "", ""), want{state: done}},
+		"299":                      {say(299, "fine", ""), want{state: done, result: "fine"}},
+		"no UTF-8":                 {say(200, "a\xffb", ""), want{state: done, result: "a\uFFFDb"}},
+		"long":                     {say(200, long, ""), want{state: done, result: long[:64<<10]}},
+		"long, inside a character": {say(200, strings.Repeat("x", 64<<10-3)+"\U0001F4E6", ""), want{state: done, result: strings.Repeat("x", 64<<10-3)}},
+		"422, inside a character":  {say(422, strings.Repeat("x", 1021)+"\U0001F4E6", ""), want{state: dead, err: "the receiver answered 422 Unprocessable Entity: " + strings.Repeat("x", 1021)}},
+		"cut short":                {cutShort, want{state: done, result: "half"}},
+		"301":                      {redirect, want{state: queued, err: "the receiver answered 301 Moved Permanently, and redirects are not followed", delay: 2 * time.Second}},
+		"400":                      {say(400, "which job?", ""), want{state: queued, err: "the receiver answered 400 Bad Request: which job?", delay: 2 * time.Second}},
+		"410":                      {say(410, "", ""), want{state: dead, err: "the receiver answered 410 Gone"}},
+		"422":                      {say(422, strings.Repeat("x", 2000), ""), want{state: dead, err: "the receiver answered 422 Unprocessable Entity: " + strings.Repeat("x", 1024)}},
+		"429":                      {say(429, "", "90"), want{state: queued, err: "the receiver answered 429 Too Many Requests", delay: 90 * time.Second}},
+		"429, at once":             {say(429, "", "0"), want{state: queued, err: "the receiver answered 429 Too Many Requests", delay: 2 * time.Second}},
 		"500, a date": {say(500, "", time.Now().Add(5*time.Minute).UTC().Format(http.TimeFormat)),
 			want{state: queued, err: "the receiver answered 500 Internal Server Error", delay: 4 * time.Minute}},
 		"500, nonsense": {say(500, "", "soon"), want{state: queued, err: "the receiver answered 500 Internal Server Error", delay: 2 * time.Second}},
@@ -352,6 +356,42 @@ func TestReceiverAway(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "connection refused") || !strings.Contains(log.String(), "is back") {
 		t.Errorf("logged\n%s", &log)
+	}
+}
+
+// TestNotConnected: whatever keeps the connection from being made is an outage, since no job was sent.
+func TestNotConnected(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // The kernel connects; nobody shakes hands.
+	testenv.Must(t, err)
+	defer silent.Close()
+	plain := receive(t, func(http.ResponseWriter, *http.Request) {})
+	stranger := httptest.NewTLSServer(nil)
+	defer stranger.Close()
+	stranger.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	for name, tc := range map[string]struct {
+		url, want string
+		timeout   time.Duration
+	}{
+		"no handshake in time": {"https://" + silent.Addr().String(), "the receiver cannot be reached within 100ms", 100 * time.Millisecond},
+		"no TLS":               {"https://" + plain.Listener.Addr().String(), "the receiver cannot be reached: http: server gave HTTP response to HTTPS client", time.Minute},
+		"an unknown authority": {stranger.URL, "the receiver cannot be reached: tls: failed to verify certificate", time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startService(t)
+			s.queue(text("a", "x"), text("b", "x"), text("c", "x"))
+			var log testenv.Tail
+			stop := s.work(client.WorkerConfig{Concurrency: 3, Logger: newLogger(&log)}, forwardTo(t, ForwardConfig{URL: tc.url, Timeout: tc.timeout}))
+			for !strings.Contains(log.String(), "what the work needs is away") {
+				if strings.Contains(log.String(), "attempts=2") {
+					t.Fatalf("a job was tried again; logged\n%s", &log)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			stop()
+			if !strings.Contains(log.String(), tc.want) {
+				t.Errorf("logged\n%s\nwant %s", &log, tc.want)
+			}
+		})
 	}
 }
 

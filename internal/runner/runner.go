@@ -25,6 +25,9 @@ const (
 	maxErrorBytes  = 4 << 10
 )
 
+// moreBytes is what is read of a text beyond what is kept, lest the character at the cut counts as one that is malformed.
+const moreBytes = utf8.UTFMax - 1
+
 // failure is why the work of a job was not done. The log has what happened; what the program said about it may hold anything,
 // and is stored with the job alone.
 type failure struct{ happened, said string }
@@ -95,7 +98,7 @@ func whole(fn client.WorkFunc) client.WorkFunc {
 	}
 }
 
-// clean is text as the service takes it, cut to so many bytes at a character.
+// clean is text as the service takes it, cut to so many bytes at a character. Of a longer text it is to get moreBytes beyond them.
 func clean(text []byte, limit int) string {
 	s := strings.ToValidUTF8(string(text), "\uFFFD")
 	if len(s) <= limit {
