@@ -28,7 +28,7 @@ func (s *Store) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, e
 		if r == nil {
 			return nil, job.ErrNotFound
 		}
-		next, err := r.Requeue(&q, s.now())
+		next, err := s.requeued(&r.Record, &q)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,7 @@ func (s *Store) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, e
 		if next == r.Work {
 			return nil, nil
 		}
-		f := s.swap(ctx, r, &next)
+		f := s.swap(ctx, r, &next, r.bodyDropped())
 		out.Work, changed = next, f == nil
 		return f, nil
 	})
@@ -46,6 +46,25 @@ func (s *Store) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, e
 	return out, changed, nil
 }
 
+// requeued is [job.Record.Requeue]. A lease runs for as long as nobody else could take it over.
+func (s *Store) requeued(r *job.Record, q *job.Requeue) (job.Work, error) {
+	next, err := r.Requeue(q, s.lapsed())
+	if err == nil && next != r.Work {
+		next.Due = job.Millis(s.now())
+	}
+	return next, err
+}
+
+// deletion is [job.Record.Delete]. A lease runs for as long as nobody else could take it over, and the next job of the id may
+// get its first lease by the clock of another member.
+func (s *Store) deletion(r *job.Record, d *job.Deletion) (next job.Record, gone bool, err error) {
+	next, gone, err = r.Delete(d, s.lapsed())
+	if !next.BodyDropped.Equal(r.BodyDropped) {
+		next.BodyDropped = job.Millis(s.now())
+	}
+	return next, gone, err
+}
+
 // decideOn reads a job and has change change it, on the condition that it is as it was read, until that is done; r is nil
 // where there is none. What change refuses is refused only when it does so on the job as it stands at that moment, and not when
 // an earlier try may have made the change.
@@ -53,6 +72,9 @@ func (s *Store) decideOn(ctx context.Context, jobID string, change func(ctx cont
 	ctx, endSession := s.session(ctx)
 	defer endSession()
 	once := func(read func(context.Context, string, bool) (stored, *failure)) (*failure, error) {
+		if err := s.timed(ctx); err != nil {
+			return &failure{fateRetry, err}, nil
+		}
 		r, f := read(ctx, jobID, false)
 		switch {
 		case f == nil:
@@ -114,7 +136,7 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 		ids[i] = ds[i].JobID
 	}
 	records, _, err := s.find(ctx, ids)
-	if err != nil {
+	if err != nil || s.timed(ctx) != nil {
 		records = nil
 	}
 	var models, gone []mongo.WriteModel
@@ -125,7 +147,7 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 			left = append(left, i)
 			continue
 		}
-		next, remove, err := r.Record.Delete(&ds[i], s.sure())
+		next, remove, err := s.deletion(&r.Record, &ds[i])
 		switch {
 		case err != nil:
 			left = append(left, i)
@@ -210,7 +232,7 @@ func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted bool,
 		if absent = r == nil; absent {
 			return nil, job.ErrNotFound
 		}
-		next, gone, err := r.Record.Delete(d, s.sure())
+		next, gone, err := s.deletion(&r.Record, d)
 		if err != nil {
 			return nil, err
 		}

@@ -239,12 +239,6 @@ func (s *Store) latest() time.Time {
 	return now.Add(wrong)
 }
 
-// sure is the earliest that the database's time may be.
-func (s *Store) sure() time.Time {
-	now, wrong, _ := s.clock.now()
-	return now.Add(-wrong)
-}
-
 // lapsed is the time up to which a lease must have been due to be taken over: earlier than now by what our clock may be
 // wrong by, and by what other members' clocks may be apart from the one that was measured.
 func (s *Store) lapsed() time.Time {

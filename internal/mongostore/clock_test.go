@@ -206,6 +206,43 @@ func TestClocksApart(t *testing.T) {
 	}
 }
 
+// TestOperatorsClocksApart: what runs by one instance's clock is not taken away without force by another's, and a job is not
+// deleted whose generation the next job of its id could get once more.
+func TestOperatorsClocksApart(t *testing.T) {
+	lab := newLab()
+	lab.measure("a", 0, 0, 0)
+	s := &Store{clock: lab.clock, opts: Options{MaxClockSkew: DefaultMaxClockSkew}}
+	now, seen := s.now(), job.Millis(s.now().Add(-time.Hour))
+	for name, c := range map[string]struct {
+		granted, due time.Duration // before now
+		state        job.WorkState
+		requeue, del bool
+	}{
+		"lapsed by this clock alone": {time.Hour, 500 * time.Millisecond, job.StateLeased, false, false},
+		"lapsed by every clock":      {time.Hour, 1500 * time.Millisecond, job.StateLeased, true, true},
+		"granted just now":           {500 * time.Millisecond, 0, job.StateCompleted, true, false},
+		"granted a while ago":        {1500 * time.Millisecond, 0, job.StateCompleted, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := job.Record{JobID: "j", FirstSeen: seen, Work: job.Work{State: c.state, Generation: now.Add(-c.granted).UnixMilli()}}
+			if c.state == job.StateLeased {
+				r.Work.Token, r.Work.Due, r.Work.Granted = "t", job.Millis(now.Add(-c.due)), time.Minute
+			}
+			next, err := s.requeued(&r, &job.Requeue{Expected: job.ExpectedOf(&r)})
+			if (err == nil) != c.requeue || err == nil && !next.Due.Equal(job.Millis(s.now())) {
+				t.Errorf("requeued: %+v, %v", next, err)
+			}
+			if _, gone, err := s.deletion(&r, &job.Deletion{Expected: job.ExpectedOf(&r)}); gone != c.del || (err == nil) != c.del {
+				t.Errorf("deleted: %t, %v", gone, err)
+			}
+			erased, _, err := s.deletion(&r, &job.Deletion{Expected: job.ExpectedOf(&r), Kind: job.ErasePayload, Force: true})
+			if err != nil || !erased.BodyDropped.Equal(job.Millis(s.now())) {
+				t.Errorf("erased: %v, %v", erased.BodyDropped, err)
+			}
+		})
+	}
+}
+
 // TestClockAnsweredByTheFormer: what a server answers to a question from before another one became primary says nothing.
 func TestClockAnsweredByTheFormer(t *testing.T) {
 	l := newLab()

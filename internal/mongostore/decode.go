@@ -46,6 +46,15 @@ func (r *stored) unchanged() bson.D {
 	return f
 }
 
+// bodyDropped matches the document for as long as its body was dropped, or was not, as it was read.
+func (r *stored) bodyDropped() bson.E {
+	is := bson.E{Key: "$type", Value: "date"}
+	if r.BodyDropped.IsZero() {
+		is = bson.E{Key: "$not", Value: bson.D{is}}
+	}
+	return bson.E{Key: fieldPayloadDropped, Value: bson.D{is}}
+}
+
 // decode reads a document. Others write to the collection too, so a field of an unexpected type counts as absent, except
 // that the counter may be any number. The error is about a payload that cannot be rendered.
 func decode(doc bson.Raw, withBody bool) (stored, error) {

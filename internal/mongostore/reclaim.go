@@ -117,8 +117,9 @@ func (s *Store) answer(ctx context.Context, r job.Record, v job.Verdict) job.Out
 // errChanged: somebody else changed the work since it was read.
 var errChanged = errors.New("the work was changed meanwhile")
 
-// swap puts r's work into the state next, provided that it is still as read.
-func (s *Store) swap(ctx context.Context, r *stored, next *job.Work) *failure {
+// swap puts r's work into the state next, provided that it is still as read, and that the document meets what else is asked
+// for.
+func (s *Store) swap(ctx context.Context, r *stored, next *job.Work, also ...bson.E) *failure {
 	change := workChange(&r.Work, next)
 	for i, e := range change {
 		if e.Key == "$set" && r.Work.Due.IsZero() && !next.Due.IsZero() { // requeued
@@ -126,7 +127,7 @@ func (s *Store) swap(ctx context.Context, r *stored, next *job.Work) *failure {
 		}
 	}
 	tracked, sent := track(ctx)
-	result, err := s.coll.UpdateOne(tracked, r.unchanged(), change)
+	result, err := s.coll.UpdateOne(tracked, append(r.unchanged(), also...), change)
 	if err != nil {
 		f := writeFailed(err, sent)
 		s.log.Warn("a change of a job's work failed", "store", s.String(), "job_id", r.JobID, "error", s.explain(f))
