@@ -2,6 +2,7 @@ package layout_test
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,33 @@ func TestReadmeCode(t *testing.T) {
 		if !found {
 			t.Errorf("no file under examples is this code of the README:\n%s", block[1])
 		}
+	}
+}
+
+// conflict is what git leaves in a file that two sides have changed.
+var conflict = regexp.MustCompile("(?m)^(<<<<<<<|>>>>>>>) .*$")
+
+// TestNoConflictsLeft: code that has them does not compile; pages would be published with them.
+func TestNoConflictsLeft(t *testing.T) {
+	n := 0
+	testenv.Must(t, filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		switch name := entry.Name(); {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "node_modules" || name == ".git" || name == ".venv"):
+			return filepath.SkipDir
+		case !slices.Contains([]string{".md", ".yaml", ".yml", ".sh", ".html", ".css"}, filepath.Ext(name)):
+			return nil
+		}
+		n++
+		text, err := os.ReadFile(path)
+		if found := conflict.Find(text); found != nil {
+			t.Errorf("%s has %s", path, found)
+		}
+		return err
+	}))
+	if n < 20 {
+		t.Errorf("only %d files were read", n)
 	}
 }
 
