@@ -28,7 +28,7 @@ const (
 	maxValues = 16 << 10
 )
 
-// room bounds what is held of bodies.
+// room bounds what is held of bodies, or of answers.
 type room struct {
 	most int64
 	held atomic.Int64
@@ -41,6 +41,8 @@ func (r *room) take(n int64) bool {
 	r.held.Add(-n)
 	return false
 }
+
+func (r *room) full() bool { return r.held.Load() >= r.most }
 
 // body is the body of a request, which is there as a whole. It counts in the room until a message was made of it.
 type body struct {
@@ -91,11 +93,25 @@ func (d *Door) enter(next runtime.HandlerFunc) runtime.HandlerFunc {
 				return
 			}
 		}
-		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, request{r.TLS, stranger}))
+		call := &request{secured: r.TLS, stranger: stranger}
+		defer func() { d.answers.held.Add(-call.answer) }()
+		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, call))
 		r.Body = b
-		next(w, r, params)
+		next(quiet{w}, r, params)
 	}
 }
+
+// quiet does not tell the gateway of peers that have gone, each of which it would log as an error.
+type quiet struct{ http.ResponseWriter }
+
+// Write fails never.
+func (q quiet) Write(b []byte) (int, error) {
+	_, _ = q.ResponseWriter.Write(b)
+	return len(b), nil
+}
+
+// Unwrap is for http.ResponseController.
+func (q quiet) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 
 // checkForm looks at everything but the body.
 func checkForm(r *http.Request) *refusal {

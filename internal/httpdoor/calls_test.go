@@ -74,6 +74,9 @@ func TestMetadata(t *testing.T) {
 			t.Errorf("got the header %s", name)
 		}
 	}
+	if w.does(http.MethodPost, "/v1/jobs:record", []byte(`{}`), "Traceparent", "é", "Tracestate", "a=b"); f.md["traceparent"] != nil || f.md["tracestate"] == nil {
+		t.Errorf("got %v", f.md)
+	}
 	if w.does(http.MethodPost, "/v1/jobs:record", []byte(`{}`)); f.deadline != 0 {
 		t.Errorf("there is a deadline, %v away", f.deadline)
 	}

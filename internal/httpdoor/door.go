@@ -30,6 +30,9 @@ const (
 	maxBody = 16 << 20
 	// maxBodies bounds what is held of bodies that were not made messages yet, all together.
 	maxBodies = 128 << 20
+	// maxAnswers is what is held of answers that were not read yet, all together, from where on no more calls are made. An answer is
+	// always sent: what it tells of has been done.
+	maxAnswers = 128 << 20
 	// maxHeader is what is read of a request's headers.
 	maxHeader = 64 << 10
 	// headerTime is how long the headers may take to come, bodyTime the body.
@@ -71,6 +74,7 @@ type Door struct {
 	cfg     Config
 	handler http.Handler
 	bodies  room
+	answers room
 	peers   peers
 	few     *rate.Limiter
 	// bodyTime is how long a body may take to come.
@@ -79,7 +83,7 @@ type Door struct {
 
 // New makes a door. It starts nothing.
 func New(cfg Config) (*Door, error) {
-	d := &Door{cfg: cfg, bodies: room{most: maxBodies}, few: rate.NewLimiter(refusalsLogged, refusalsLogged), bodyTime: bodyTime}
+	d := &Door{cfg: cfg, bodies: room{most: maxBodies}, answers: room{most: maxAnswers}, few: rate.NewLimiter(refusalsLogged, refusalsLogged), bodyTime: bodyTime}
 	d.peers.cfg = &d.cfg
 	none := func(string) (string, bool) { return "", false }
 	mux := runtime.NewServeMux(
@@ -90,9 +94,9 @@ func New(cfg Config) (*Door, error) {
 	)
 	ctx := context.Background()
 	err := errors.Join(
-		rules.RegisterIdempotencyServiceHandlerClient(ctx, mux, joboncev1.NewIdempotencyServiceClient(calls{})),
-		rules.RegisterWorkServiceHandlerClient(ctx, mux, joboncev1.NewWorkServiceClient(calls{})),
-		rules.RegisterExpectationServiceHandlerClient(ctx, mux, joboncev1.NewExpectationServiceClient(calls{})),
+		rules.RegisterIdempotencyServiceHandlerClient(ctx, mux, joboncev1.NewIdempotencyServiceClient(calls{d})),
+		rules.RegisterWorkServiceHandlerClient(ctx, mux, joboncev1.NewWorkServiceClient(calls{d})),
+		rules.RegisterExpectationServiceHandlerClient(ctx, mux, joboncev1.NewExpectationServiceClient(calls{d})),
 	)
 	if err != nil {
 		return nil, err
@@ -114,6 +118,18 @@ func passes(header string) (string, bool) {
 	return strings.ToLower(header), header == "Traceparent" || header == "Tracestate"
 }
 
+// dropBad leaves headers out that cannot be metadata. The gateway would too, and log each as an error.
+func dropBad(h http.Header, names ...string) {
+	for _, name := range names {
+		for _, value := range h[name] {
+			if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }) {
+				delete(h, name)
+				break
+			}
+		}
+	}
+}
+
 // greet does what every request gets, and refuses those that were meant for another server: a page can have its own name lead
 // here, and would then be of the same origin.
 func (d *Door) greet(next http.Handler) http.Handler {
@@ -121,6 +137,7 @@ func (d *Door) greet(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
+		dropBad(r.Header, "Traceparent", "Tracestate")
 		if p := peerOf(r.Context()); p.tired(d.cfg.MaxConnectionAge) {
 			h.Set("Connection", "close")
 		}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -290,5 +291,46 @@ func TestConnections(t *testing.T) {
 	w = start(t, Config{MaxConnectionAge: time.Nanosecond})
 	if r := w.does(http.MethodGet, "/v1/jobs?job_id=j", nil); !r.Close {
 		t.Error("a connection of age is kept")
+	}
+}
+
+// stuck is a peer that does not read.
+type stuck struct {
+	*httptest.ResponseRecorder
+	writing, release chan struct{}
+}
+
+func (s *stuck) Write(b []byte) (int, error) {
+	s.writing <- struct{}{}
+	<-s.release
+	return s.ResponseRecorder.Write(b)
+}
+
+// TestUnread: answers that nobody reads are held within bounds, and then nothing is begun whose answer would be held too.
+func TestUnread(t *testing.T) {
+	w := start(t, Config{}, func(d *Door) { d.answers.most = 1 })
+	w.posts("/v1/jobs:record", object{"job_id": "j"})
+	for w.door.answers.held.Load() != 0 { // Its answer is held until the handler has returned.
+		time.Sleep(time.Millisecond)
+	}
+	p := &peer{cfg: &w.door.cfg}
+	defer p.close()
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, p), http.MethodGet, "http://localhost/v1/jobs?job_id=j", nil)
+	s, done := &stuck{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}, make(chan struct{})
+	go func() {
+		defer close(done)
+		w.door.handler.ServeHTTP(s, r)
+	}()
+	<-s.writing
+	if r := w.does(http.MethodPost, "/v1/jobs:record", []byte(`{"job_id":"k"}`)); r.StatusCode != http.StatusTooManyRequests || r.reason() != "OVERLOADED" || r.Header.Get("Retry-After") != "1" {
+		t.Errorf("%s: %s", r.Status, r.text)
+	}
+	close(s.release)
+	<-done
+	if held := w.door.answers.held.Load(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+	if got := w.posts("/v1/jobs:record", object{"job_id": "k"}); got["disposition"] != "DISPOSITION_FIRST" {
+		t.Errorf("got %v", got)
 	}
 }

@@ -147,6 +147,12 @@ func info(reason joboncev1.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Domain: "jobonce", Reason: strings.TrimPrefix(reason.String(), "ERROR_REASON_")}
 }
 
+// overloaded is the error of a call that is not made.
+func overloaded(why string) error {
+	const reason = joboncev1.ErrorReason_ERROR_REASON_OVERLOADED
+	return detailed(status.New(codeOf[reason], why+"; nothing was written"), info(reason), retryIn(overloadedRetry)).Err()
+}
+
 func retryIn(d time.Duration) *errdetails.RetryInfo {
 	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
 }

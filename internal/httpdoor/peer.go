@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // bufferSize is that of a connection in memory, where large writes save nothing.
@@ -58,7 +59,7 @@ func (p *peers) began(ctx context.Context, conn net.Conn) context.Context {
 	}
 	p.open[conn] = one
 	if len(p.open) > p.cfg.MaxConnections {
-		_ = conn.Close()
+		defer conn.Close()
 		if now := time.Now(); now.Sub(p.logged) >= time.Minute {
 			p.logged = now
 			p.cfg.Logger.Error("too many HTTP connections are open; more are closed at once",
@@ -140,15 +141,20 @@ type request struct {
 	secured *tls.ConnectionState
 	// stranger is why the request was nobody's when its body was to be read, which was then not done.
 	stranger error
+	// answer is the size of the answer, as it is held until the peer has read it.
+	answer int64
 }
 
 // calls makes each call on the connection in memory of the connection that its request came by.
-type calls struct{}
+type calls struct{ door *Door }
 
 // Invoke makes a call.
-func (calls) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
+func (c calls) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
 	p := peerOf(ctx)
-	r, _ := ctx.Value(requestKey{}).(request)
+	r := ctx.Value(requestKey{}).(*request)
+	if c.door.answers.full() {
+		return overloaded("too many answers wait to be read")
+	}
 	conn, err := p.connect(r.secured)
 	if err != nil {
 		return err
@@ -156,6 +162,10 @@ func (calls) Invoke(ctx context.Context, method string, req, resp any, opts ...g
 	err = conn.Invoke(ctx, method, req, resp, opts...)
 	if err == nil && r.stranger != nil { // It is somebody's by now, but the call was made without its body.
 		err = status.Error(codes.Unavailable, r.stranger.Error())
+	}
+	if msg, ok := resp.(proto.Message); ok && err == nil {
+		r.answer = int64(2 * proto.Size(msg)) // the message, and its text
+		c.door.answers.held.Add(r.answer)
 	}
 	p.ended(status.Code(err))
 	return err
