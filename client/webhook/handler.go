@@ -44,6 +44,8 @@ type Handler struct {
 	source *config
 	fetch  *fetcher
 	works  works
+	// decoding has a place for each large body that is decoded before it is known who sent it.
+	decoding chan struct{}
 	options
 }
 
@@ -77,7 +79,7 @@ func WithHTTPClient(c *http.Client) Option { return func(o *options) { o.http = 
 
 // NewHandler makes a handler. The error names the field of the source that is wrong.
 func NewHandler(jobs Jobs, source Source, opts ...Option) (*Handler, error) {
-	h := &Handler{jobs: jobs, options: options{
+	h := &Handler{jobs: jobs, decoding: make(chan struct{}, maxDecoding), options: options{
 		maxBody: DefaultMaxBody, readTimeout: DefaultReadTimeout, now: time.Now, report: func(context.Context, Report) {},
 	}}
 	for _, opt := range opts {
@@ -153,7 +155,7 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 		return h.examineLarge(ctx, r, body, rest)
 	}
 	req := NewRequest(r.WithContext(ctx), body)
-	if refusal := h.source.verify(ctx, h.evidence(req, r)); refusal != nil {
+	if refusal := h.verify(ctx, req, r); refusal != nil {
 		return refused(refusal)
 	}
 	if hs.signed != nil {
@@ -165,6 +167,25 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 	}
 	sum := sha256.Sum256(body)
 	return h.source.find(req, sum[:], 0)
+}
+
+// Where the signature stands within the body, strangers have it decoded, and JSON can take some 70 times its size: of bodies over
+// largeBody, in bytes, maxDecoding are decoded at once.
+const (
+	largeBody   = 16 << 10
+	maxDecoding = 4
+)
+
+func (h *Handler) verify(ctx context.Context, req *Request, r *http.Request) *refusal {
+	if len(req.Body) > largeBody && h.source.scheme(req.Header).decodes() {
+		select {
+		case h.decoding <- struct{}{}:
+			defer func() { <-h.decoding }()
+		case <-ctx.Done():
+			return refuse(NotRecorded, "too many large bodies are being checked")
+		}
+	}
+	return h.source.verify(ctx, h.evidence(req, r))
 }
 
 func (h *Handler) evidence(req *Request, r *http.Request) *evidence {

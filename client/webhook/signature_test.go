@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,7 +9,9 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jobonce/jobonce/client/webhook"
@@ -171,5 +174,66 @@ func TestBodyIsReadLast(t *testing.T) {
 		if e := explain(t, v, v.source(), v.request(), v.time()); e.Reason != webhook.SignatureWrong {
 			t.Errorf("forged %s: %s %v", text, e.Reason, e.Err)
 		}
+	}
+}
+
+// TestLargeBodiesOfStrangers: of those that have to be decoded to find the signature, few are at once; the others wait, as long as the
+// answer may take. Small ones and those that are signed by a header do not.
+func TestLargeBodiesOfStrangers(t *testing.T) {
+	large := `{"token":"secret","id":"1","x":"` + strings.Repeat("x", 20<<10) + `"}`
+	for name, test := range map[string]struct {
+		signature webhook.Signature
+		second    string
+		want      webhook.Reason
+	}{
+		"in the body":      {webhook.Signature{Kind: webhook.Token, Field: "token"}, large, webhook.NotRecorded},
+		"a small one":      {webhook.Signature{Kind: webhook.Token, Field: "token"}, `{"token":"secret","id":"1"}`, webhook.Accepted},
+		"signed by header": {webhook.Signature{Kind: webhook.Token, Header: "X-Token"}, large, webhook.Accepted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var slow atomic.Bool
+				checking, leave := make(chan struct{}), make(chan struct{})
+				s := token()
+				s.Signature, s.Secrets = &test.signature, func() []string {
+					if slow.Load() {
+						checking <- struct{}{}
+						<-leave
+					}
+					return []string{"secret"}
+				}
+				h := handler(t, &jobs{}, s)
+				slow.Store(true)
+				const atOnce = 4
+				answers := make(chan int, atOnce)
+				for range atOnce {
+					go func() {
+						w := recorder()
+						h.ServeHTTP(w, post(large))
+						answers <- w.Code
+					}()
+					<-checking
+				}
+				slow.Store(false)
+				reasons := make(chan webhook.Reason, 1)
+				go func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					reasons <- h.Explain(post(test.second).WithContext(ctx)).Reason
+				}()
+				if got := <-reasons; got != test.want {
+					t.Errorf("%s", got)
+				}
+				close(leave)
+				for range atOnce {
+					if code := <-answers; code != 200 {
+						t.Errorf("answered %d", code)
+					}
+				}
+				if got := h.Explain(post(large)).Reason; got != webhook.Accepted {
+					t.Errorf("afterwards: %s", got)
+				}
+			})
+		})
 	}
 }

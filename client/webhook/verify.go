@@ -44,6 +44,11 @@ func (c *config) scheme(header http.Header) *scheme {
 	return c.signatures[0]
 }
 
+// decodes says whether the body has to be decoded to check the signature.
+func (s *scheme) decodes() bool {
+	return s.Kind == SNS || s.Field != "" || s.has("field") || s.TimestampField != "" && s.has("timestamp")
+}
+
 // verify returns nil when the request is the sender's.
 func (c *config) verify(ctx context.Context, e *evidence) *refusal {
 	s := c.scheme(e.req.Header)
