@@ -44,7 +44,6 @@ func (s *idempotencyService) RecordDelivery(ctx context.Context, req *joboncev1.
 	if err != nil {
 		return nil, s.observed(fail(ctx, err, ""))
 	}
-	d.Waits = req.GetWait() != nil
 	o := s.jobs.RecordOne(ctx, d)
 	if wait > 0 && unsettled(&o) {
 		o = s.waits.await(ctx, &d, o, wait)
@@ -142,6 +141,7 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 		in.Caller = caller.Name
 	}
 	d, err := in.Delivery(s.maxBody)
+	d.Waits = true // This call or, before it, one that was the same.
 	if err == nil {
 		err = mayRecord(ctx, &d)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
@@ -305,14 +306,19 @@ func answerTo(t *testing.T, s *running, req *joboncev1.RecordDeliveryRequest) <-
 		testenv.OK(t, err)
 		got <- resp
 	}()
+	untilWaiting(s, 1)
+	return got
+}
+
+// untilWaiting returns once as many calls wait.
+func untilWaiting(s *running, n int) {
 	w := s.server.waits
-	for {
+	count := func() int {
 		w.mu.Lock()
-		n := w.n
-		w.mu.Unlock()
-		if n > 0 {
-			return got
-		}
+		defer w.mu.Unlock()
+		return w.n
+	}
+	for count() != n {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -394,6 +400,75 @@ func TestDeliveryDoesNotWait(t *testing.T) {
 	}
 }
 
+// interruptedJobs is a store that lets something happen between granting a lease to a delivery that waits, and saying so.
+type interruptedJobs struct {
+	*batch.Store
+	granted func(context.Context)
+}
+
+func (s *interruptedJobs) Resume(ctx context.Context, d job.Delivery) job.Outcome {
+	o := s.Store.Resume(ctx, d)
+	if o.Granted != nil {
+		s.granted(ctx)
+	}
+	return o
+}
+
+// TestCallerLeavesAndComesAgain: a caller leaves while it is granted a lease, and the same call comes again, in whatever way, at
+// another instance. The lease that it is told then is not taken back.
+func TestCallerLeavesAndComesAgain(t *testing.T) {
+	type answer = joboncev1.RecordDeliveryResponse
+	for name, again := range map[string]func(*running) (*answer, error){
+		"and would wait": func(r *running) (*answer, error) {
+			return r.RecordDelivery(t.Context(), waitFor(leased("j", "second"), time.Minute))
+		},
+		"and does not wait": func(r *running) (*answer, error) { return r.RecordDelivery(t.Context(), leased("j", "second")) },
+		"in a batch": func(r *running) (*answer, error) {
+			resp, err := r.BatchRecordDeliveries(t.Context(), &joboncev1.BatchRecordDeliveriesRequest{
+				Deliveries: []*joboncev1.RecordDeliveryRequest{leased("j", "second")},
+			})
+			if err != nil {
+				return nil, err
+			}
+			return resp.GetResults()[0].GetResponse(), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			jobs, clock := embedded(t)
+			interrupted := &interruptedJobs{Store: jobs}
+			here, there := start(t, Config{}, interrupted), start(t, Config{}, jobs)
+			must[*answer](t)(there.RecordDelivery(t.Context(), leased("j", "first")))
+			var got *answer
+			ctx, leave := context.WithCancel(t.Context())
+			interrupted.granted = func(ctx context.Context) {
+				leave()
+				<-ctx.Done()
+				var err error
+				got, err = again(there)
+				testenv.OK(t, err)
+			}
+			waits := make(chan error, 1)
+			go func() {
+				_, err := here.RecordDelivery(ctx, waitFor(leased("j", "second"), time.Minute))
+				waits <- err
+			}()
+			untilWaiting(here, 1)
+			clock.Advance(time.Hour)
+			if err := <-waits; status.Code(err) != codes.Canceled {
+				t.Errorf("who leaves got %v", err)
+			}
+			here.stop() // which waits for the first call to end
+			testenv.OK(t, <-here.stopped)
+			if got.GetDisposition() != joboncev1.Disposition_DISPOSITION_RECLAIMED || !got.GetStartWork() || got.GetJob().GetWork().GetAttempts() != 2 {
+				t.Errorf("the second call got %v", got)
+			}
+			must[*joboncev1.CompleteWorkResponse](t)(there.work().CompleteWork(t.Context(), &joboncev1.CompleteWorkRequest{
+				JobId: "j", LeaseToken: got.GetLease().GetToken(),
+			}))
+		})
+	}
+}
+
 // TestStopEndsWaitingDeliveries: a server that stops keeps nobody waiting.
 func TestStopEndsWaitingDeliveries(t *testing.T) {
 	here, _, _ := instances(t)
@@ -416,20 +491,10 @@ func TestCallerLeaves(t *testing.T) {
 		_, err := here.RecordDelivery(ctx, waitFor(leased("j", "second"), time.Minute))
 		ended <- err
 	}()
-	w := here.server.waits
-	count := func() int {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.n
-	}
-	for count() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	untilWaiting(here, 1)
 	leave()
 	if err := <-ended; status.Code(err) != codes.Canceled && !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	for count() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	untilWaiting(here, 0)
 }
