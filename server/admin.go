@@ -74,7 +74,7 @@ func listQuery(ctx context.Context, f *joboncev1.JobFilter, order joboncev1.JobO
 	if q.Size, err = pageSize(sizeField, size); err != nil {
 		return q, bound, err
 	}
-	bound = tokensOf("jobs", f, order.String())
+	bound = tokensOf("jobs", f, order.String(), q.Prefix)
 	place, err := bound.place(token)
 	if err != nil {
 		return q, bound, err
@@ -153,13 +153,14 @@ func checkPrefix(field, prefix string) error {
 	return err
 }
 
-// pageTokens makes and reads the tokens of one list: of a kind, with its filters.
+// pageTokens makes and reads the tokens of one list: of a kind, with its filters, and of a caller's jobs.
 type pageTokens [9]byte
 
-// tokensOf are those of a list of this kind, filter and order. The first byte is the version of the tokens.
-func tokensOf(kind string, filter proto.Message, order string) (t pageTokens) {
+// tokensOf are those of a list of this kind, filter and order, of jobs with the prefix. The first byte is the version of the
+// tokens.
+func tokensOf(kind string, filter proto.Message, order, prefix string) (t pageTokens) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s ", kind, order)
+	fmt.Fprintf(h, "%s %s %q ", kind, order, prefix)
 	if filter != nil {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(filter)
 		if err == nil { // it was decoded a moment ago
@@ -298,10 +299,12 @@ func (s *adminService) RequeueJobs(ctx context.Context, req *joboncev1.RequeueJo
 		result := &joboncev1.RequeueResult{JobId: r.JobID, Requeued: changed}
 		if err != nil {
 			p := explain(ctx, err, "")
-			if p.ours() && len(resp.Results) == 0 {
+			// What one job alone is to blame for must not keep those behind it, and what may have been done is told.
+			stop := serverFault(p.code) && p.reason != joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+			if stop && len(resp.Results) == 0 {
 				return nil, fail(ctx, err, "")
 			}
-			if p.ours() {
+			if stop {
 				resp.NextPageToken = bound.token(job.PlaceOf(&page.Jobs[i-1]).String())
 				break
 			}
@@ -330,7 +333,11 @@ func (s *adminService) ListExpectations(ctx context.Context, req *joboncev1.List
 	if _, known := joboncev1.ExpectationFilter_name[int32(req.GetFilter())]; err == nil && !known {
 		err = &job.InvalidError{Field: "filter", Problem: fmt.Sprintf("%d is not known", req.GetFilter())}
 	}
-	bound := tokensOf("expectations", nil, req.GetFilter().String())
+	caller, prefix := auth.CallerOf(ctx), ""
+	if caller != nil {
+		prefix = caller.Prefix
+	}
+	bound := tokensOf("expectations", nil, req.GetFilter().String(), prefix)
 	after := ""
 	if err == nil {
 		after, err = bound.place(req.GetPageToken())
@@ -338,13 +345,15 @@ func (s *adminService) ListExpectations(ctx context.Context, req *joboncev1.List
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
-	caller, prefix := auth.CallerOf(ctx), ""
-	if caller != nil {
-		prefix = caller.Prefix
+	if after < prefix { // those of others before them are neither looked at nor told of
+		after = strings.TrimSuffix(prefix, ":") + "9\U0010ffff"
 	}
 	page, next, err := s.jobs.ListExpectations(ctx, job.ExpectationFilter(req.GetFilter()), after, size)
 	if err != nil {
 		return nil, fail(ctx, err, "")
+	}
+	if !strings.HasPrefix(next, prefix) && next > prefix { // nor those behind
+		next = ""
 	}
 	resp := &joboncev1.ListExpectationsResponse{NextPageToken: bound.token(next)}
 	for i := range page {

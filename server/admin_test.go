@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -92,7 +93,7 @@ func TestListJobs(t *testing.T) {
 		"garbage":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: "garbage!"}, "page_token"},
 		"cut":           {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good[:8]}, "page_token"},
 		"version":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: "B" + good[1:]}, "page_token"},
-		"no place":      {&joboncev1.ListJobsRequest{Filter: dead, PageToken: tokensOf("jobs", dead, "JOB_ORDER_NEWEST_FIRST").token("x")}, "page_token"},
+		"no place":      {&joboncev1.ListJobsRequest{Filter: dead, PageToken: tokensOf("jobs", dead, "JOB_ORDER_NEWEST_FIRST", "").token("x")}, "page_token"},
 		"long":          {&joboncev1.ListJobsRequest{Filter: dead, PageToken: strings.Repeat("A", 100<<10)}, "page_token"},
 		"other filter":  {&joboncev1.ListJobsRequest{PageToken: good}, "page_token"},
 		"other order":   {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good, Order: joboncev1.JobOrder_JOB_ORDER_ID}, "page_token"},
@@ -357,6 +358,142 @@ func TestExpectationRequests(t *testing.T) {
 	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "lease_duration"})
 	_, err = x.ReportPoll(t.Context(), &joboncev1.ReportPollRequest{JobId: "j", LeaseToken: "t", NextAfter: days(2)})
 	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "next_after"})
+}
+
+// requeueFails is a store in which requeues of some jobs fail.
+type requeueFails struct {
+	Jobs
+	errs map[string]error
+}
+
+func (s *requeueFails) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, error) {
+	if err := s.errs[q.JobID]; err != nil {
+		return job.Record{}, false, err
+	}
+	return s.Jobs.Requeue(ctx, q)
+}
+
+// TestRequeueJobsWithFaults: a job that cannot be requeued for a fault of its own keeps none behind it, one that may have been
+// requeued has its audit line, and an outage ends the call where it stands.
+func TestRequeueJobsWithFaults(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		ends  bool
+		audit string
+	}{
+		"unusable": {job.ErrRecordUnusable, false, "RECORD_UNUSABLE"},
+		"unknown":  {job.ErrOutcomeUnknown, false, "OUTCOME_UNKNOWN"},
+		"outage":   {job.ErrUnavailable, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			jobs, clock := embedded(t)
+			s := start(t, Config{}, &requeueFails{jobs, map[string]error{"job-1": c.err, "job-3": c.err}})
+			die(t, s, "job-0", "job-1", "job-2", "job-3", "job-4")
+			clock.Advance(time.Second)
+			resp := must[*joboncev1.RequeueJobsResponse](t)(s.admin().RequeueJobs(t.Context(), &joboncev1.RequeueJobsRequest{Filter: dead}))
+			var got []string
+			for _, r := range resp.GetResults() {
+				got = append(got, fmt.Sprint(r.GetJobId(), " ", r.GetRequeued()))
+			}
+			want := []string{"job-4 true", "job-3 false", "job-2 true", "job-1 false", "job-0 true"}
+			if c.ends {
+				want = want[:1]
+			}
+			if !slices.Equal(got, want) || (resp.GetNextPageToken() != "") != c.ends {
+				t.Errorf("got %v, more: %q; want %v", got, resp.GetNextPageToken(), want)
+			}
+			audited := 0
+			for _, line := range s.log.lines(t, "audit") {
+				if id := line["job_id"]; (id == "job-1" || id == "job-3") && line["outcome"] == c.audit {
+					audited++
+				}
+			}
+			if audited != 2 && !c.ends {
+				t.Errorf("%d audit lines of those that failed", audited)
+			}
+			if c.ends {
+				_, err := s.admin().RequeueJobs(t.Context(), &joboncev1.RequeueJobsRequest{Filter: dead, PageToken: resp.GetNextPageToken()})
+				wantError(t, err, codes.Unavailable, told{reason: "STORE_UNAVAILABLE", retry: 500 * time.Millisecond})
+			}
+		})
+	}
+}
+
+// TestPagesOfAPrefix: an operator with a prefix gets all its jobs, each once, page by page, and no page token tells the id of
+// another's; nor is a token taken by another list, or from an operator with other jobs.
+func TestPagesOfAPrefix(t *testing.T) {
+	jobs, clock := embedded(t)
+	token, sum := auth.NewToken()
+	open, openSum := auth.NewToken()
+	s := start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
+		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
+	shop, all := as(t.Context(), token), as(t.Context(), open)
+	want := 0
+	for at := range 3 {
+		for i := range 50 { // of one millisecond, around those of the shop
+			prefix := []string{"bank:", "shop9:", "shop:", "shopping:", "zoo:"}[i%5]
+			id := fmt.Sprintf("%s%d.%d", prefix, at, i)
+			must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(all, queued(id)))
+			must[*joboncev1.ExpectJobResponse](t)(s.expectations().ExpectJob(all, &joboncev1.ExpectJobRequest{JobId: id + "x", StatusUrl: "https://p.example", OverdueAfter: minute()}))
+			if prefix == "shop:" {
+				want++
+			}
+		}
+		clock.Advance(time.Millisecond)
+	}
+	for name, list := range map[string]func(ctx context.Context, token string) (ids []string, next string, err error){
+		"jobs": func(ctx context.Context, token string) (ids []string, next string, err error) {
+			resp, err := s.admin().ListJobs(ctx, &joboncev1.ListJobsRequest{PageSize: 1, PageToken: token})
+			for _, j := range resp.GetJobs() {
+				ids = append(ids, j.GetJobId())
+			}
+			return ids, resp.GetNextPageToken(), err
+		},
+		"jobs by id": func(ctx context.Context, token string) (ids []string, next string, err error) {
+			resp, err := s.admin().ListJobs(ctx, &joboncev1.ListJobsRequest{PageSize: 1, PageToken: token, Order: joboncev1.JobOrder_JOB_ORDER_ID})
+			for _, j := range resp.GetJobs() {
+				ids = append(ids, j.GetJobId())
+			}
+			return ids, resp.GetNextPageToken(), err
+		},
+		"expectations": func(ctx context.Context, token string) (ids []string, next string, err error) {
+			resp, err := s.admin().ListExpectations(ctx, &joboncev1.ListExpectationsRequest{PageSize: 1, PageToken: token})
+			for _, e := range resp.GetExpectations() {
+				ids = append(ids, e.GetJobId())
+			}
+			return ids, resp.GetNextPageToken(), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen, pages := map[string]int{}, 0
+			for token := ""; pages == 0 || token != ""; pages++ {
+				if _, _, err := list(all, token); token != "" && status.Code(err) != codes.InvalidArgument {
+					t.Errorf("a token of the shop's list is taken in another: %v", err)
+				}
+				ids, next, err := list(shop, token)
+				testenv.Must(t, err)
+				for _, id := range ids {
+					seen[id]++
+				}
+				place, err := base64.RawURLEncoding.DecodeString(next)
+				testenv.Must(t, err)
+				for _, other := range []string{"bank:", "shop9:", "shopping:", "zoo:"} {
+					if strings.Contains(string(place), other) {
+						t.Errorf("a token tells of another's job: %q", place)
+					}
+				}
+				token = next
+			}
+			for id, n := range seen {
+				if n != 1 || !strings.HasPrefix(id, "shop:") {
+					t.Errorf("%s came %d times", id, n)
+				}
+			}
+			if len(seen) != want {
+				t.Errorf("%d came, want %d", len(seen), want)
+			}
+		})
+	}
 }
 
 // TestAdminOfAPrefix: an operator with a prefix sees and changes its own jobs alone.

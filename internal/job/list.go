@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The bounds of a list: how many jobs are on a page, and how many are looked at for each of them.
@@ -114,9 +115,22 @@ func (p *Pager) Limit() int { return p.query.Size*ExaminedPerJob + 1 }
 func (p *Pager) Room() bool {
 	room := len(p.page.Jobs) < p.query.Size && p.page.Examined < p.query.Size*ExaminedPerJob
 	if !room {
-		p.page.Next = p.last
+		p.page.Next = p.query.beyond(p.last)
 	}
 	return room
+}
+
+// beyond is the place to go on from behind a job. A list by time looks also at jobs that the prefix is not of: the place tells
+// none of their ids, since whoever asks may have no business with them.
+func (q *ListQuery) beyond(last Place) Place {
+	switch {
+	case q.Order != NewestFirst || strings.HasPrefix(last.JobID, q.Prefix):
+	case last.JobID > q.Prefix: // those of the same millisecond that the prefix is of are still to come
+		last.JobID = Behind(q.Prefix)
+	default: // they have been
+		last.JobID = ""
+	}
+	return last
 }
 
 // Add looks at the job at the place; nil for one that cannot be read.
@@ -150,3 +164,18 @@ type Counts struct {
 
 // TrackedStates are the states of work that is followed.
 var TrackedStates = []WorkState{StateQueued, StateLeased, StateCompleted, StateDead}
+
+// Behind is the first text behind all that begin with the prefix, which is not empty; "" when there is none.
+func Behind(prefix string) string {
+	for prefix != "" {
+		r, n := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-n]
+		if r == 0xd7ff { // before the surrogates, which no text has
+			return prefix + "\ue000"
+		}
+		if r < utf8.MaxRune {
+			return prefix + string(r+1)
+		}
+	}
+	return ""
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -173,19 +172,4 @@ func (s *Store) countIn(ctx context.Context, coll *mongo.Collection, pipeline mo
 		return 0, nil
 	}
 	return counted[0].N, nil
-}
-
-// behind is the first text behind all that begin with the prefix, which is not empty; "" when there is none.
-func behind(prefix string) string {
-	for prefix != "" {
-		r, n := utf8.DecodeLastRuneInString(prefix)
-		prefix = prefix[:len(prefix)-n]
-		if r == 0xd7ff { // before the surrogates, which no text has
-			return prefix + "\ue000"
-		}
-		if r < utf8.MaxRune {
-			return prefix + string(r+1)
-		}
-	}
-	return ""
 }

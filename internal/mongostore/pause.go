@@ -81,7 +81,7 @@ func notPaused(pauses []job.Pause) bson.D {
 	var under bson.A
 	for _, p := range pauses {
 		ids := bson.D{{Key: "$gte", Value: p.Prefix}}
-		if end := behind(p.Prefix); end != "" {
+		if end := job.Behind(p.Prefix); end != "" {
 			ids = append(ids, bson.E{Key: "$lt", Value: end})
 		}
 		under = append(under, bson.D{{Key: fieldJobID, Value: ids}})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -15,16 +16,20 @@ var errInner = errors.New("its address is not of the public Internet; allow_priv
 // notPublic are networks that are not of the public Internet beyond those that netip knows, from IANA's registries of
 // special-purpose addresses (https://www.iana.org/assignments/iana-ipv4-special-registry, iana-ipv6-special-registry).
 var notPublic = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",
-	"203.0.113.0/24", "240.0.0.0/4", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fec0::/10")
+	"203.0.113.0/24", "240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
 
 // embedding are the networks of IPv6 that hold an IPv4 address, and where in them.
 var embedding = []struct {
 	netip.Prefix
 	at int
 }{
-	{netip.MustParsePrefix("::/96"), 12}, {netip.MustParsePrefix("64:ff9b::/96"), 12}, {netip.MustParsePrefix("64:ff9b:1::/48"), 12},
-	{netip.MustParsePrefix("2002::/16"), 2},
+	{netip.MustParsePrefix("64:ff9b::/96"), 12}, {netip.MustParsePrefix("2002::/16"), 2},
 }
+
+// unicast is all of IPv6 that was given out for the public Internet, but for the translation of IPv4 in 64:ff9b::/96
+// (https://www.iana.org/assignments/ipv6-address-space). Beyond it lie other translations, such as that of a network's own under
+// 64:ff9b:1::/48, of which nobody can tell where in them the IPv4 address stands.
+var unicast = prefixes("2000::/3", "64:ff9b::/96")
 
 func prefixes(texts ...string) (out []netip.Prefix) {
 	for _, t := range texts {
@@ -39,10 +44,9 @@ func public(a netip.Addr) bool {
 	if !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsPrivate() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.IsInterfaceLocalMulticast() {
 		return false
 	}
-	for _, p := range notPublic {
-		if p.Contains(a) {
-			return false
-		}
+	within := func(p netip.Prefix) bool { return p.Contains(a) }
+	if slices.ContainsFunc(notPublic, within) || a.Is6() && !slices.ContainsFunc(unicast, within) {
+		return false
 	}
 	for _, e := range embedding {
 		if b := a.As16(); a.Is6() && e.Contains(a) && !public(netip.AddrFrom4([4]byte(b[e.at:e.at+4]))) {

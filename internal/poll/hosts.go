@@ -98,6 +98,9 @@ func (h Host) compile() (*host, error) {
 	if u, err := url.Parse("https://" + h.Name); err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || strings.ContainsAny(h.Name, "/?#*") {
 		return nil, h.wrong("host", errors.New("must be a name, or NAME:PORT"))
 	}
+	if name, standard := strings.CutSuffix(h.Name, ":443"); standard {
+		return nil, h.wrong("host", fmt.Errorf("must be without the port of its scheme: %s", name))
+	}
 	if h.Rate < 0 {
 		return nil, h.wrong("rate", errors.New("must be above zero"))
 	}

@@ -197,7 +197,9 @@ func TestPublic(t *testing.T) {
 		"127.0.0.1", "127.255.0.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "192.0.0.1",
 		"198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "fec0::1",
 		"::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "::10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a00:1",
-		"2002:7f00:1::", "2002:a00:1::1", "2001::1", "2001:db8::1",
+		"2002:7f00:1::", "2002:a00:1::1", "2001::1", "2001:db8::1", "100::1", "5f00::1", "4000::1",
+		// The private address may stand elsewhere in a translation than the public one.
+		"64:ff9b:1:7f00:0:100:808:808", "64:ff9b:1::808:808", "::ffff:0:7f00:1", "::ffff:0:808:808", "::808:808",
 	} {
 		if public(netip.MustParseAddr(a)) {
 			t.Errorf("%s is not public", a)
@@ -263,6 +265,7 @@ func TestBadHosts(t *testing.T) {
 		"URL":          {"- {host: 'https://p.example', over: 'true'}", "must be a name"},
 		"path":         {"- {host: p.example/x, over: 'true'}", "must be a name"},
 		"twice":        {"- {host: p.example, over: 'true'}\n- {host: P.example, over: 'true'}", "stands twice"},
+		"own port":     {"- {host: 'p.example:443', over: 'true'}", "without the port"},
 		"unknown key":  {"- {host: p.example, over: 'true', token: x}", "unknown key token"},
 		"no over":      {"- {host: p.example}", "over of p.example: is empty"},
 		"bad over":     {"- {host: p.example, over: 'body.state =='}", "over of p.example"},
