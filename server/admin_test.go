@@ -214,6 +214,9 @@ func TestRequeueJobs(t *testing.T) {
 	}
 	outcomes := map[string]int{}
 	for _, line := range s.log.lines(t, "audit") {
+		if line["method"] == "DeleteJob" && line["payload_only"] != true {
+			t.Errorf("the line does not tell a payload's deletion from a job's: %v", line)
+		}
 		outcomes[fmt.Sprint(line["method"], " ", line["outcome"])]++
 	}
 	wantLines := map[string]int{"DeleteJob OK": 1, "RequeueJobs OK": 4, "RequeueJobs DRY_RUN": 8, "RequeueJobs WRONG_STATE": 4}

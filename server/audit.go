@@ -29,8 +29,8 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 			name = c.Name
 		}
 		line := func(jobID, outcome string) {
-			log.LogAttrs(ctx, slog.LevelInfo, "audit", slog.String("caller", name), slog.String("method", path.Base(info.FullMethod)),
-				slog.String("job_id", jobID), slog.String("outcome", outcome))
+			log.LogAttrs(ctx, slog.LevelInfo, "audit", append([]slog.Attr{slog.String("caller", name),
+				slog.String("method", path.Base(info.FullMethod)), slog.String("job_id", jobID), slog.String("outcome", outcome)}, how(req)...)...)
 		}
 		if err != nil {
 			line(named(req), outcomeOf(err))
@@ -80,6 +80,17 @@ func audit(log *slog.Logger) grpc.UnaryServerInterceptor {
 		}
 		return resp, err
 	}
+}
+
+// how is what makes a change another one than its method tells.
+func how(req any) (attrs []slog.Attr) {
+	if r, ok := req.(interface{ GetPayloadOnly() bool }); ok && r.GetPayloadOnly() {
+		attrs = append(attrs, slog.Bool("payload_only", true))
+	}
+	if r, ok := req.(interface{ GetForce() bool }); ok && r.GetForce() {
+		attrs = append(attrs, slog.Bool("force", true))
+	}
+	return attrs
 }
 
 // named is the job that a request names, or what the ids of its jobs begin with; empty when it names none.

@@ -133,10 +133,13 @@ func (q *ListQuery) beyond(last Place) Place {
 	return last
 }
 
-// Add looks at the job at the place; nil for one that cannot be read.
+// Add looks at the job at the place; nil for one that cannot be read. One whose id cannot be told is no place to go on from, as
+// long as there is another.
 func (p *Pager) Add(at Place, r *Record) {
 	p.page.Examined++
-	p.last = at
+	if at.JobID != "" || p.last == (Place{}) && p.query.Order != ByID {
+		p.last = at
+	}
 	if r != nil && p.query.Matches(r) {
 		p.page.Jobs = append(p.page.Jobs, *r)
 	}
