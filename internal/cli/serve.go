@@ -30,6 +30,7 @@ type serveConfig struct {
 	listen      string
 	httpListen  string
 	httpHosts   []string
+	uiListen    string
 	opsListen   string
 	adminListen string // the old name of opsListen
 	listenMode  string
@@ -109,8 +110,10 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.StringVar(&cfg.listenMode, "listen-mode", "0600", "octal `mode` of the socket of unix:PATH, which says who can open it")
 	keys.StringVar(&cfg.httpListen, "http-listen", "", "`address` of the same service over HTTP and JSON (docs/http.md), with the same certificate and callers;\n"+
 		"off when not given")
-	keys.StringSliceVar(&cfg.httpHosts, "http-hosts", nil, "`names` by which HTTP requests may call the service, beside localhost, addresses and those of the\n"+
+	keys.StringSliceVar(&cfg.httpHosts, "http-hosts", nil, "`names` by which HTTP requests may call the service and the page, beside localhost, addresses and those of the\n"+
 		"certificate; several with commas between them")
+	keys.StringVar(&cfg.uiListen, "ui-listen", "", "`address` of the operators' page over HTTP (docs/operations.md), such as 127.0.0.1:8081, with the same\n"+
+		"certificate and callers; off when not given")
 	cfg.security.declare(keys)
 	cfg.store.declare(keys)
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9090;\n"+
@@ -169,6 +172,11 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return err
 	}
 	defer web.close()
+	page, err := cfg.listenUI(ctx, logger)
+	if err != nil {
+		return err
+	}
+	defer page.close()
 	ops, err := newOps(ctx, cfg.opsListen)
 	if err != nil {
 		return err
@@ -211,7 +219,10 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err := web.open(cfg, protected, srv, ops, logger); err != nil {
 		return err
 	}
-	logger.Info("listening", "address", lis.Addr().String(), "http_address", web.address(), "ops_address", ops.address(), "store", store.name)
+	if err := page.open(cfg, protected, srv, logger); err != nil {
+		return err
+	}
+	logger.Info("listening", "address", lis.Addr().String(), "http_address", web.address(), "ui_address", page.address(), "ops_address", ops.address(), "store", store.name)
 
 	group, serving := errgroup.WithContext(ctx)
 	// The ops listener tells of the service to its end, so it ends last.
@@ -230,6 +241,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return srv.Run(serving, lis)
 	})
 	group.Go(func() error { return web.run(serving) })
+	group.Go(func() error { return page.run(serving) })
 	group.Go(func() error {
 		protected.run(serving)
 		return nil

@@ -21,8 +21,8 @@ type web struct {
 // listenHTTP binds the address; nil when that is empty.
 func (c *serveConfig) listenHTTP(ctx context.Context, logger *slog.Logger) (*web, error) {
 	if c.httpListen == "" {
-		if len(c.httpHosts) > 0 {
-			return nil, usagef("--http-hosts needs --http-listen")
+		if len(c.httpHosts) > 0 && c.uiListen == "" {
+			return nil, usagef("--http-hosts needs --http-listen or --ui-listen")
 		}
 		return nil, nil
 	}

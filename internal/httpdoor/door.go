@@ -72,6 +72,7 @@ type Config struct {
 // Door serves the API over HTTP. Make one with [New].
 type Door struct {
 	cfg     Config
+	hosts   auth.Hosts
 	handler http.Handler
 	bodies  room
 	answers room
@@ -83,7 +84,10 @@ type Door struct {
 
 // New makes a door. It starts nothing.
 func New(cfg Config) (*Door, error) {
-	d := &Door{cfg: cfg, bodies: room{most: maxBodies}, answers: room{most: maxAnswers}, few: rate.NewLimiter(refusalsLogged, refusalsLogged), bodyTime: bodyTime}
+	d := &Door{
+		cfg: cfg, hosts: auth.Hosts{Names: cfg.Hosts, Certificates: cfg.Certificates}, bodies: room{most: maxBodies}, answers: room{most: maxAnswers},
+		few: rate.NewLimiter(refusalsLogged, refusalsLogged), bodyTime: bodyTime,
+	}
 	d.peers.cfg = &d.cfg
 	none := func(string) (string, bool) { return "", false }
 	mux := runtime.NewServeMux(
@@ -141,30 +145,13 @@ func (d *Door) greet(next http.Handler) http.Handler {
 		if p := peerOf(r.Context()); p.tired(d.cfg.MaxConnectionAge) {
 			h.Set("Connection", "close")
 		}
-		if !d.serves(r.Host) {
+		if !d.hosts.Serve(r.Host) {
 			d.refuse(w, r, refusal{http.StatusMisdirectedRequest, reasonDenied, "",
 				fmt.Sprintf("this server is not called %q; --http-hosts says how it is", clip(r.Host))})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// serves tells whether requests may call the server by this name. Addresses are nobody's to lead elsewhere.
-func (d *Door) serves(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if strings.EqualFold(host, "localhost") || net.ParseIP(host) != nil {
-		return true
-	}
-	for _, name := range d.cfg.Hosts {
-		if strings.EqualFold(name, host) {
-			return true
-		}
-	}
-	return d.cfg.Certificates != nil && host != "" && d.cfg.Certificates.Names(host)
 }
 
 // stranger is why the request is nobody's; nil when it is somebody's, or nobody needs to be anybody.

@@ -24,7 +24,7 @@ var allowed = map[string][]string{
 	"cmd/jobonce": {"internal/cli"},
 	"internal/cli": {"server", "client", "client/webhook", "gen/jobonce/v1", "internal/auth", "internal/batch", "internal/config",
 		"internal/frontend", "internal/httpdoor", "internal/job", "internal/load", "internal/mongostore", "internal/poll", "internal/retention", "internal/runner", "internal/sqlitestore",
-		"internal/telemetry"},
+		"internal/telemetry", "internal/ui"},
 	"server":               {"gen/jobonce/v1", "internal/auth", "internal/job"},
 	"client":               {"gen/jobonce/v1"},
 	"client/webhook":       {"client", "gen/jobonce/v1"},
@@ -48,6 +48,7 @@ var allowed = map[string][]string{
 	"internal/retention":   {"internal/job"},
 	"internal/sqlitestore": {"internal/job"},
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},
+	"internal/ui":          {"gen/jobonce/v1", "internal/auth"},
 
 	// For tests alone, and for the benchmarks, which are a module of their own.
 	"internal/modeldb":           {"internal/testenv/wire"},

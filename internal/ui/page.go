@@ -1,0 +1,167 @@
+// Package ui is the operators' page: what is due, held, dead, overdue and in conflict, one job, and what can be done about it. It is
+// HTML that runs no script. It has no data of its own: each view is made of calls of the service, on a connection in memory,
+// with the token that the viewer has signed in with, so that the service decides what the viewer may see and do.
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
+)
+
+const (
+	// maxForm bounds a request's body: as many jobs as a list has, with the longest ids.
+	maxForm = 256 << 10
+	// maxHeader is what is read of a request's headers, in which a job's id may stand three times as long as it is.
+	maxHeader = 32 << 10
+	// maxConnections are open at a time; more wait.
+	maxConnections = 256
+	// headerTime is how long the headers may take to come, readTime all of a request.
+	headerTime, readTime = 10 * time.Second, 30 * time.Second
+	// viewTime bounds the calls that a view is made of, writeTime a request from its headers to the last of its answer.
+	viewTime, writeTime = 30 * time.Second, 90 * time.Second
+	// idleTime is how long a connection is kept on which nothing is asked.
+	idleTime = 75 * time.Second
+	// refusalsLogged is how many failed attempts to sign in are logged a second.
+	refusalsLogged = 5
+)
+
+// policy is the Content-Security-Policy: no script, no frame, nothing from elsewhere, and forms that lead here.
+const policy = "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// Config is what a [Page] is made of.
+type Config struct {
+	// Connect opens a connection in memory to the gRPC server.
+	Connect func(ctx context.Context) (net.Conn, error)
+	// Callers and Certificates are those of the gRPC server. Without callers, everybody sees all but bodies, and can change
+	// nothing. nil certificates: plaintext.
+	Callers      *auth.Authority
+	Certificates *auth.Certificates
+	// Hosts are the names, beside localhost, addresses, and those of the certificate, by which browsers may call the page.
+	Hosts []string
+	// ShutdownTimeout is how long requests under way may go on once the page is to stop.
+	ShutdownTimeout time.Duration
+	Logger          *slog.Logger
+}
+
+// Page serves the page. Make one with [New].
+type Page struct {
+	cfg     Config
+	hosts   auth.Hosts
+	handler http.Handler
+	conn    *grpc.ClientConn
+	jobs    joboncev1.IdempotencyServiceClient
+	admin   joboncev1.AdminServiceClient
+	few     *rate.Limiter
+	now     func() time.Time
+}
+
+// New makes a page. It starts nothing.
+func New(cfg Config) (*Page, error) {
+	conn, err := grpc.NewClient("passthrough:///inside", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return cfg.Connect(ctx) }),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
+	if err != nil {
+		return nil, err
+	}
+	p := &Page{
+		cfg: cfg, hosts: auth.Hosts{Names: cfg.Hosts, Certificates: cfg.Certificates}, conn: conn,
+		jobs: joboncev1.NewIdempotencyServiceClient(conn), admin: joboncev1.NewAdminServiceClient(conn),
+		few: rate.NewLimiter(refusalsLogged, refusalsLogged), now: time.Now,
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /style.css", asset("text/css; charset=utf-8", style))
+	mux.HandleFunc("GET /icon.svg", asset("image/svg+xml", icon))
+	if cfg.Callers != nil {
+		mux.HandleFunc("POST /sign-in", p.signIn)
+		mux.HandleFunc("POST /sign-out", p.signOut)
+	}
+	for pattern, view := range map[string]view{
+		"GET /{$}": p.overview, "GET /jobs": p.list, "GET /job": p.one, "GET /expected": p.expected,
+		"POST /confirm": p.confirm, "POST /change": p.change,
+		"/": func(*request) (*content, error) { return nil, &refusal{http.StatusNotFound, "There is no such page."} },
+	} {
+		mux.Handle(pattern, p.show(view))
+	}
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.refuse(w, &request{Request: r, page: p}, &refusal{http.StatusForbidden, "The request comes from a page of another origin."})
+	}))
+	p.handler = p.greet(foreign.Handler(mux))
+	return p, nil
+}
+
+// greet does what every request gets, and refuses those that were meant for another server.
+func (p *Page) greet(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", policy)
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		// Ids stand in addresses. With no-referrer, forms would come from the origin "null".
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("X-Content-Type-Options", "nosniff")
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if !p.hosts.Serve(r.Host) {
+			http.Error(w, "this server is not called so; --http-hosts says how it is", http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// asset serves what is the same for everybody.
+func asset(kind string, content []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = w.Write(content)
+	}
+}
+
+// Run serves on the listener and closes it. When ctx ends it takes no new requests, lets those under way finish within
+// ShutdownTimeout, cuts what is left, and returns nil. The error is the listener's failure. It runs once.
+func (p *Page) Run(ctx context.Context, lis net.Listener) error {
+	defer p.conn.Close()
+	srv := &http.Server{
+		Handler: p.handler, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(p.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	address := lis.Addr()
+	lis = netutil.LimitListener(lis, maxConnections)
+	served := make(chan error, 1)
+	go func() {
+		if p.cfg.Certificates != nil {
+			srv.TLSConfig = p.cfg.Certificates.HTTP()
+			served <- srv.ServeTLS(lis, "", "")
+		} else {
+			served <- srv.Serve(lis)
+		}
+	}()
+	select {
+	case err := <-served:
+		_ = srv.Close()
+		return fmt.Errorf("the page: serve on %v: %w", address, err)
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.ShutdownTimeout)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		p.cfg.Logger.Warn("requests of the page are still under way and are cut", "after", p.cfg.ShutdownTimeout)
+		_ = srv.Close()
+	}
+	<-served
+	return nil
+}
