@@ -5,6 +5,7 @@ package deploy_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -126,7 +127,9 @@ func onSocket(t *testing.T, socket, path string) []byte {
 	t.Helper()
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		Dial:              func(string, string) (net.Conn, error) { return net.Dial("unix", socket) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
 	}}
 	resp, err := client.Get("http://ops" + path)
 	must(t, err)
