@@ -96,6 +96,7 @@ func (s *Store) delete(d *job.Deletion, now time.Time) (deleted bool, err error)
 				return false, ofJob(d.JobID, err)
 			}
 		}
+		s.deleted = max(s.deleted, r.Work.Generation)
 		return true, nil
 	case next == r.Record:
 		return false, nil

@@ -210,6 +210,9 @@ func (s *Store) open(ctx context.Context, pragmas []string) error {
 	if s.pauses, err = readPauses(ctx, s.writer); err != nil {
 		return describe(err)
 	}
+	if err := s.writer.QueryRowContext(ctx, "SELECT deleted FROM file").Scan(&s.deleted); err != nil {
+		return describe(err)
+	}
 	log, err := os.Open(s.logPath())
 	if err != nil {
 		return err

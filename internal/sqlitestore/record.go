@@ -63,6 +63,7 @@ const smallBody = 1500
 // recordOne writes one delivery within a transaction. A first one, the usual case, is known without being read.
 func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) error {
 	fresh := d.NewRecord(now)
+	fresh.Work.Generation = s.beyondDeleted(&fresh.Work, now)
 	seen := fresh.FirstSeen.UnixMilli()
 	text, bytes := bodyColumns(fresh.Body)
 	large := len(fresh.Body.Data) > smallBody
@@ -99,6 +100,19 @@ func (s *Store) recordOne(d *job.Delivery, now time.Time, out *job.Outcome) erro
 	}
 	*out = s.answer(&r, v, granted, now)
 	return nil
+}
+
+// beyondDeleted is the generation that the work of a new record begins with: its own, unless the clock was set back to before a
+// deletion, which may have been of this job.
+func (s *Store) beyondDeleted(w *job.Work, now time.Time) int64 {
+	switch {
+	case s.deleted < now.UnixMilli() || w.State == job.StateUntracked:
+		return w.Generation
+	case w.State == job.StateLeased:
+		return s.deleted + 1
+	default:
+		return s.deleted
+	}
 }
 
 // decide decides a delivery on the record, and lets it claim the work, within a transaction. granted tells whether it was

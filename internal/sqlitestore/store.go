@@ -61,6 +61,9 @@ type Store struct {
 	newPauses *[]job.Pause
 	passed    int64
 
+	// deleted is the highest generation of a job that was deleted, or was about to be; only the writer uses it.
+	deleted int64
+
 	// leftAlone are the jobs that claims have passed over; only the writer uses it. unclaimable was counted last.
 	leftAlone   map[string]bool
 	unclaimable atomic.Int64

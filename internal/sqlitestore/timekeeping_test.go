@@ -262,3 +262,49 @@ func TestToldNoMoreThanGranted(t *testing.T) {
 		t.Errorf("the holder was told %v, and %v are kept", told.Remaining, left)
 	}
 }
+
+// TestGenerationGrowsBeyondDeletion: a job that is deleted and recorded anew gets a higher generation, also when the clock was
+// set back before a restart, whoever deleted it.
+func TestGenerationGrowsBeyondDeletion(t *testing.T) {
+	for name, remove := range map[string]func(t *testing.T, m *machine){
+		"by an operator": func(t *testing.T, m *machine) {
+			r, err := m.Get(t.Context(), "j", false)
+			testenv.Must(t, err)
+			o := m.Delete(t.Context(), []job.Deletion{{Expected: job.ExpectedOf(&r), Kind: job.DeleteJob, Force: true}})[0]
+			if testenv.OK(t, o.Err); !o.Deleted {
+				t.Fatal("not deleted")
+			}
+			m.end(t)
+		},
+		"by hand": func(t *testing.T, m *machine) {
+			m.end(t)
+			execSQL(t, m.dir+"/jobonce.db", "DELETE FROM jobs")
+		},
+	} {
+		for mode, first := range map[job.WorkMode]bool{job.ModeLeased: true, job.ModeQueued: false} {
+			t.Run(name+", "+mode.String(), func(t *testing.T) {
+				m := newMachine(t)
+				record := func(mode job.WorkMode) int64 {
+					t.Helper()
+					d := delivery(t, "j", "e", false)
+					d.Mode = mode
+					o := m.Record(t.Context(), []job.Delivery{d})[0]
+					testenv.OK(t, o.Err)
+					return o.Record.Work.Generation
+				}
+				before := record(job.ModeLeased)
+				m.pass(2 * time.Second)
+				remove(t, m)
+				m.set(-time.Hour)
+				m.start(t)
+				after := record(mode)
+				if !first {
+					after = record(job.ModeLeased) // claims it
+				}
+				if after <= before {
+					t.Errorf("generation %d after the deletion, %d before", after, before)
+				}
+			})
+		}
+	}
+}

@@ -44,3 +44,9 @@ CREATE TABLE claim_pauses (
   since  INTEGER NOT NULL,
   reason TEXT    NOT NULL
 ) STRICT;
+
+-- The highest generation of a job that was deleted, with any tool: the next lease of its id is above it, whatever the clock says.
+ALTER TABLE file ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0;
+CREATE TRIGGER jobs_deleted_generation AFTER DELETE ON jobs WHEN OLD.work_generation > (SELECT deleted FROM file) BEGIN
+  UPDATE file SET deleted = OLD.work_generation;
+END;
