@@ -55,6 +55,7 @@ func TestSecurityFlags(t *testing.T) {
 		"--tls-cert c": "--tls-cert and --tls-key go together", "--tls-key k": "--tls-cert and --tls-key go together",
 		"--listen 127.0.0.1:0 --http-hosts a":                          "--http-hosts needs --http-listen",
 		"--listen 127.0.0.1:0 --http-listen 0.0.0.0:0":                 "--http-listen [::]:",
+		"--listen 127.0.0.1:0 --ui-listen 0.0.0.0:0":                   "--ui-listen [::]:",
 		"--tls-client-ca c --auth-file a":                              "--tls-client-ca needs --tls-cert",
 		"--tls-cert c --tls-key k --tls-client-ca c":                   "--tls-client-ca needs --auth-file",
 		"--oidc-issuer https://i --auth-file a":                        "go together",

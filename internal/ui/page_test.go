@@ -203,6 +203,27 @@ func TestCookie(t *testing.T) {
 	}
 }
 
+// TestTLS: over TLS the cookie is of this host alone, and that of plaintext is not taken.
+func TestTLS(t *testing.T) {
+	pair, dir := testenv.NewCA(t, "servers").Issue("jobs.example.org"), t.TempDir()
+	certificates, err := auth.LoadCertificates(auth.CertificateFiles{
+		Cert: testenv.WriteFile(t, dir, "cert", pair.Cert), Key: testenv.WriteFile(t, dir, "key", pair.Key),
+	}, testenv.Logger(t))
+	testenv.Must(t, err)
+	w := start(t, everybody, func(c *Config) { c.Certificates = certificates })
+	r := w.ask("", "/sign-in", url.Values{"token": {w.tokens["reader"]}}, "Host", "jobs.example.org")
+	cookies := r.Cookies()
+	if len(cookies) != 1 || cookies[0].Name != "__Host-jobonce" || !cookies[0].Secure || !cookies[0].HttpOnly {
+		t.Fatalf("%s, cookies %v", r.Status, cookies)
+	}
+	if r := w.ask("reader", "/jobs", nil); r.StatusCode != http.StatusOK {
+		t.Error(r.Status)
+	}
+	if r := w.ask("", "/jobs", nil, "Cookie", "jobonce="+cookies[0].Value); r.StatusCode != http.StatusUnauthorized {
+		t.Errorf("with the cookie of plaintext: %s", r.Status)
+	}
+}
+
 // TestRightsAreLost: who has lost a right loses it with the next request, signed in or not.
 func TestRightsAreLost(t *testing.T) {
 	w := start(t, map[string]string{"admin": "allow: [admin, record]", "other": "allow: [admin]"})
