@@ -1,7 +1,10 @@
 package ui
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -323,5 +326,18 @@ func TestExpectedAndPauses(t *testing.T) {
 	}
 	if r := w.ask("shop", "/", nil); r.StatusCode != http.StatusOK || !r.has("the counts are of all jobs") {
 		t.Errorf("overview of a caller with a prefix: %s %s", r.Status, r.text)
+	}
+}
+
+// TestServiceIsAway: the page says so, and nothing of why.
+func TestServiceIsAway(t *testing.T) {
+	w := start(t, everybody, func(c *Config) {
+		c.Connect = func(context.Context) (net.Conn, error) { return nil, errors.New("a secret") }
+	})
+	for _, path := range []string{"/", "/jobs", "/job?id=a", "/expected"} {
+		r := w.ask("admin", path, nil)
+		if r.StatusCode != http.StatusServiceUnavailable || !r.has("The service is not to be reached for now.") || r.has("a secret") {
+			t.Errorf("%s: %s\n%s", path, r.Status, r.text)
+		}
 	}
 }
