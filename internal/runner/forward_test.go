@@ -309,6 +309,38 @@ func TestMessageID(t *testing.T) {
 	}
 }
 
+// TestRequeuedWorkHasAnotherID: attempts have one id, until an operator queues the job anew; the receiver is not to take that for
+// what it has done already.
+func TestRequeuedWorkHasAnotherID(t *testing.T) {
+	s := startService(t)
+	s.queue(text("job_demo", "body"))
+	got := make(chan string)
+	receiver := receive(t, func(w http.ResponseWriter, r *http.Request) {
+		got <- r.Header.Get("Webhook-Id")
+		if r.Header.Get("JobOnce-Attempt") == "1" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	fn := forwardTo(t, ForwardConfig{URL: receiver.URL})
+	for n, want := range []string{"msg_f14ba25803051e01606ce38bb23f19ce", "msg_f14ba25803051e01606ce38bb23f19ce-r1", "msg_f14ba25803051e01606ce38bb23f19ce-r2"} {
+		stop := s.work(client.WorkerConfig{Backoff: func(int) time.Duration { return 0 }}, fn)
+		for attempt := range 2 {
+			if id := <-got; id != want {
+				t.Errorf("after %d requeues, attempt %d: got %s, want %s", n, attempt+1, id, want)
+			}
+		}
+		stop()
+		j := s.job("job_demo")
+		if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_COMPLETED {
+			t.Fatalf("after %d requeues: %v", n, j.GetWork())
+		}
+		_, err := s.RequeueWork(t.Context(), &joboncev1.RequeueWorkRequest{
+			JobId: "job_demo", ExpectedGeneration: j.GetWork().GetGeneration(), ExpectedFirstSeenTime: j.GetFirstSeenTime(),
+		})
+		testenv.Must(t, err)
+	}
+}
+
 // TestReceiverAway: refused connections to several jobs pause claiming, and no job loses more than an attempt by that.
 func TestReceiverAway(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
