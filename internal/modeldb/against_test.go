@@ -83,8 +83,22 @@ func isKnown(model, database string) bool {
 
 // command is a random command, and what it answers on a collection.
 func command(rng *rand.Rand) (what string, do func(*testing.T, *mongo.Collection) string) {
-	switch rng.IntN(4) {
-	case 0, 1:
+	switch rng.IntN(9) {
+	case 0:
+		var models []mongo.WriteModel
+		for _, id := range rng.Perm(4)[:1+rng.IntN(2)] {
+			f := bson.D{{Key: "job_id", Value: fmt.Sprint("job-", id)}, condition(rng)}
+			what += fmt.Sprintf("delete %v; ", f)
+			models = append(models, mongo.NewDeleteOneModel().SetFilter(f))
+		}
+		return what, func(t *testing.T, c *mongo.Collection) string {
+			r, err := c.BulkWrite(t.Context(), models, options.BulkWrite().SetOrdered(false))
+			if err != nil {
+				return err.Error()
+			}
+			return fmt.Sprintf("deleted %d", r.DeletedCount)
+		}
+	case 1, 2, 3, 4:
 		var models []mongo.WriteModel
 		for _, id := range rng.Perm(4)[:1+rng.IntN(3)] {
 			m := mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: "job_id", Value: fmt.Sprint("job-", id)}}).SetUpdate(change(rng)).SetUpsert(true)
@@ -111,7 +125,7 @@ func command(rng *rand.Rand) (what string, do func(*testing.T, *mongo.Collection
 			slices.Sort(made)
 			return fmt.Sprintf("matched %d, made %v, errors %v", r.MatchedCount, made, codes)
 		}
-	case 2:
+	case 5, 6:
 		stages := mongo.Pipeline{{{Key: "$match", Value: bson.D{condition(rng), condition(rng)}}}, {{Key: "$count", Value: "n"}}}
 		return fmt.Sprint(stages), func(t *testing.T, c *mongo.Collection) string {
 			cursor, err := c.Aggregate(t.Context(), stages)

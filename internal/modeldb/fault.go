@@ -79,7 +79,7 @@ func (c *Call) Faults(kind Deployment) []Fault {
 	}
 	items := max(1, len(c.Items()))
 	for i := range items {
-		if c.Name == "update" {
+		if c.Name != "findAndModify" {
 			faults = append(faults, Fault{ItemFailed, i})
 		}
 		faults = append(faults, Fault{Stopped, i + 1})
@@ -91,4 +91,6 @@ func (c *Call) Faults(kind Deployment) []Fault {
 }
 
 // Writes tells whether the command may change something.
-func (c *Call) Writes() bool { return slices.Contains([]string{"update", "findAndModify"}, c.Name) }
+func (c *Call) Writes() bool {
+	return slices.Contains([]string{"update", "delete", "findAndModify"}, c.Name)
+}

@@ -147,7 +147,7 @@ func (s *Server) serve(conn net.Conn, client int) {
 // holds tells whether a command is one that a caller of the store waits for: monitoring, handshakes and the look at the
 // indexes go on by themselves.
 func (s *Server) holds(c *Call) bool {
-	if !s.held || !slices.Contains([]string{"find", "aggregate", "getMore", "update", "findAndModify"}, c.Name) {
+	if !s.held || !slices.Contains([]string{"find", "aggregate", "getMore", "update", "delete", "findAndModify"}, c.Name) {
 		return false
 	}
 	_, err := c.Body.LookupErr("updates", "0", "q", "_id", "$exists") // the store tries its hint

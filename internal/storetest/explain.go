@@ -36,6 +36,33 @@ func UnclaimOp(token string, expires time.Time) Op {
 	return Op{refUnclaim{token, expires.UnixMilli()}}
 }
 
+// RequeueOp puts the work of a job that was read back into the queue. A running lease needs force.
+func RequeueOp(as job.Expected, force bool) Op {
+	return Op{refRequeue{as.Generation, as.FirstSeen.UnixMilli(), force}}
+}
+
+// DeleteOp deletes a job that was read. A running lease needs force.
+func DeleteOp(as job.Expected, force bool) Op {
+	return Op{refDelete{as.Generation, as.FirstSeen.UnixMilli(), force}}
+}
+
+// PauseOp keeps the job's work from being claimed, and ResumeOp ends that. They are in force where they were done; other
+// stores hear of them later, which the model does not know.
+func PauseOp() Op  { return Op{refPause{}} }
+func ResumeOp() Op { return Op{refResume{}} }
+
+// Deletes tells whether the next delivery may be a first one again after it.
+func (o Op) Deletes() bool {
+	_, is := o.op.(refDelete)
+	return is
+}
+
+// Records tells whether it is a delivery.
+func (o Op) Records() bool {
+	_, is := o.op.(refRecord)
+	return is
+}
+
 func (o Op) String() string {
 	return strings.TrimPrefix(fmt.Sprintf("%T%+v", o.op, o.op), "storetest.ref")
 }
@@ -65,6 +92,8 @@ func (a Answer) String() string {
 		return fmt.Sprintf("disposition %d, start %t, %v", a.disposition, a.start, a.lease)
 	case a.lease.token != "":
 		return fmt.Sprintf("lease %v", a.lease)
+	case a.changed:
+		return "changed"
 	}
 	return "done"
 }
@@ -107,8 +136,9 @@ type Call struct {
 	From, To int
 	// Nows are the times that the store's clock may have told it; those of an unknown one go on to the history's end.
 	Nows []time.Time
-	// straddles is set for a claim that got nothing. It looks at what its request holds and at what is due, one after the
-	// other: a lease that ran out or was given back in between was neither.
+	// straddles is set for a claim that got nothing. It looks at what its request holds and at what is due, and takes that, one
+	// after the other: a lease that ran out or was given back in between was neither, and what an operator queued in between is
+	// not what it wanted to take, and it does not look again when its caller has left.
 	straddles bool
 }
 
@@ -128,10 +158,7 @@ func Explain(calls []Call, end *job.Record) error {
 	for i, c := range x.calls {
 		_, claims := c.Op.op.(refClaim)
 		x.calls[i].straddles = claims && !c.Unknown && c.Answer.refAnswer == (refAnswer{}) &&
-			(len(c.Nows) > 1 || slices.ContainsFunc(calls, func(o Call) bool {
-				_, unclaims := o.Op.op.(refUnclaim)
-				return unclaims && o.From < c.To && (o.Unknown || o.To > c.From)
-			}))
+			(len(c.Nows) > 1 || slices.ContainsFunc(calls, func(o Call) bool { return o.frees() && o.From < c.To && (o.Unknown || o.To > c.From) }))
 	}
 	if x.search(refJob{}, 1<<len(x.calls)-1) {
 		return nil
@@ -159,6 +186,15 @@ func (c *Call) grants() bool {
 	case refRecord:
 		return op.mode == job.ModeLeased
 	case refClaim:
+		return true
+	}
+	return false
+}
+
+// frees tells whether the call may make work free that was under a lease.
+func (c *Call) frees() bool {
+	switch c.Op.op.(type) {
+	case refUnclaim, refRequeue:
 		return true
 	}
 	return false
@@ -221,12 +257,34 @@ func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
 			before = append(before, told)
 		}
 		for _, j := range before {
-			if ok, next := j.step(c.Op.op, c.Answer.refAnswer, now.UnixMilli()); ok {
-				out = append(out, next)
+			for _, answer := range c.answers() {
+				if ok, next := j.step(c.Op.op, answer, now.UnixMilli()); ok {
+					out = append(out, next)
+				}
 			}
 		}
 	}
 	return out
+}
+
+// answers are what the model may say where the store says what it did. An operation that is tried again cannot tell what an
+// earlier try has changed from what others have: a requeue finds the job queued, and says that it was so; a deletion finds
+// nothing, and says that it has deleted it, and so does the end of a pause.
+func (c *Call) answers() []refAnswer {
+	told := c.Answer.refAnswer
+	other := told
+	other.changed = !told.changed
+	switch c.Op.op.(type) {
+	case refRequeue:
+		if told == (refAnswer{}) {
+			return []refAnswer{told, other}
+		}
+	case refDelete, refResume:
+		if told.changed {
+			return []refAnswer{told, other}
+		}
+	}
+	return []refAnswer{told}
 }
 
 // ends tells whether a job is as the record says.
@@ -253,5 +311,6 @@ func endOf(r *job.Record, j *refJob) refJob {
 	return refJob{exists: true, status: r.Status, body: j.body, creator: r.RequestID, creatorCaller: r.Caller, mode: r.Work.Mode, state: r.Work.State,
 		due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
 		holderCaller: r.Work.Caller,
-		holderBody:   j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error}
+		holderBody:   j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error,
+		firstSeen: r.FirstSeen.UnixMilli(), requeues: int64(r.Work.Requeues), floor: j.floor, paused: j.paused}
 }

@@ -19,11 +19,13 @@ func RunModel(t *testing.T, factory Factory) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		m := &model{Env: e, driver: driver{e.Store, fmt.Sprintf("event-%d", run)}, run: run, jobs: map[string]*modelJob{}}
+		defer m.resume(t)
 		rt.Repeat(map[string]func(*rapid.T){
 			"record":  m.record,
 			"records": m.record, // twice as often
 			"claim":   m.claim,
 			"token":   m.token,
+			"admin":   m.admin,
 			"time":    m.time,
 			"":        m.check,
 		})
@@ -71,8 +73,11 @@ func (m *model) step(t *rapid.T, id string, j *modelJob, op any) {
 
 // became takes over a job's next state. A fencing number never falls.
 func (m *model) became(t *rapid.T, j *modelJob, next refJob) {
-	if next.generation < j.generation {
+	if next.exists && next.generation < j.generation {
 		t.Fatalf("the generation fell from %d to %d", j.generation, next.generation)
+	}
+	if j.exists && !next.exists {
+		j.deliveries, j.conflicts = 0, 0
 	}
 	if next.token != "" && next.token != j.token {
 		for _, old := range j.tokens {
@@ -160,6 +165,40 @@ func (m *model) token(t *rapid.T) {
 		m.step(t, id, j, refRelease{token: token, dead: true})
 	case "unclaim":
 		m.step(t, id, j, refUnclaim{token, j.due - int64(rapid.IntRange(0, 1).Draw(t, "told again"))})
+	}
+}
+
+// admin does what operators do, mostly to the job as it is.
+func (m *model) admin(t *rapid.T) {
+	id, j := m.pick(t)
+	generation, firstSeen := j.generation, j.firstSeen
+	switch rapid.IntRange(0, 5).Draw(t, "as read") {
+	case 0:
+		generation--
+	case 1:
+		firstSeen--
+	}
+	force := rapid.Bool().Draw(t, "force")
+	switch rapid.SampledFrom([]string{"requeue", "requeue", "delete", "pause", "resume", "resume"}).Draw(t, "operation") {
+	case "requeue":
+		m.step(t, id, j, refRequeue{generation, firstSeen, force})
+	case "delete":
+		m.step(t, id, j, refDelete{generation, firstSeen, force})
+	case "pause":
+		m.step(t, id, j, refPause{})
+	case "resume":
+		m.step(t, id, j, refResume{})
+	}
+}
+
+// resume ends the pauses, of which a store has room for few.
+func (m *model) resume(t *testing.T) {
+	for id, j := range m.jobs {
+		if j.paused {
+			if _, err := m.store.Unpause(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 

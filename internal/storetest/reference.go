@@ -25,6 +25,9 @@ type refJob struct {
 	// creatorCaller and holderCaller made these calls; empty for nobody.
 	creatorCaller, holderCaller string
 	result, reason              string
+	// firstSeen and requeues are those of the record. floor is what the generation had come to when it was deleted.
+	firstSeen, requeues, floor int64
+	paused                     bool
 }
 
 // The operations of the model.
@@ -45,6 +48,16 @@ type (
 		token   string
 		expires int64
 	}
+	refRequeue struct {
+		generation, firstSeen int64 // of the job as it was read
+		force                 bool
+	}
+	refDelete struct {
+		generation, firstSeen int64
+		force                 bool
+	}
+	refPause  struct{}
+	refResume struct{}
 )
 
 // refAnswer is what an operation answered. Fields that an operation does not have stay empty.
@@ -55,7 +68,8 @@ type refAnswer struct {
 	lease        refLease
 	result       string
 	withBody     bool
-	err          string // "", "lost", "absent"
+	err          string // "", "lost", "absent", "refused"
+	changed      bool   // by a requeue, a deletion or the end of a pause
 }
 
 // maxRetold bounds by how many milliseconds one claim that is told of its lease again may make it longer.
@@ -70,6 +84,11 @@ type refLease struct {
 // step is one operation on the job at a time. It tells whether the answer is right, and what the job has become. The one
 // thing that the answer decides is the token of a new lease.
 func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
+	ok, next := j.answer(op, got, now)
+	return ok && (next.state != job.StateLeased || next.generation > next.floor), next
+}
+
+func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 	switch op := op.(type) {
 	case refRecord:
 		return j.record(op, got, now)
@@ -113,9 +132,51 @@ func (j refJob) step(op any, got refAnswer, now int64) (bool, refJob) {
 			j.attempts--
 		}
 		return got == refAnswer{}, j
+	case refRequeue:
+		return j.requeue(op, got, now)
+	case refDelete:
+		return j.remove(op, got, now)
+	case refPause:
+		j.paused = true
+		return got == refAnswer{}, j
+	case refResume:
+		was := j.paused
+		j.paused = false
+		return got == refAnswer{changed: was}, j
 	}
 	return false, j
 }
+
+// requeue resets what is followed, whatever became of it.
+func (j refJob) requeue(op refRequeue, got refAnswer, now int64) (bool, refJob) {
+	switch {
+	case !j.exists:
+		return got == refAnswer{err: "absent"}, j
+	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.state == job.StateUntracked:
+		return got == refAnswer{err: "refused"}, j
+	case j.state == job.StateQueued && j.attempts == 0:
+		return got == refAnswer{}, j
+	case j.running(now) && !op.force:
+		return got == refAnswer{err: "refused"}, j
+	}
+	j.settle()
+	j.state, j.due, j.token, j.result, j.attempts = job.StateQueued, now, "", "", 0
+	j.requeues++
+	return got == refAnswer{changed: true}, j
+}
+
+// remove deletes the job, after which the next one of its id is another one, with higher generations.
+func (j refJob) remove(op refDelete, got refAnswer, now int64) (bool, refJob) {
+	switch {
+	case !j.exists:
+		return got == refAnswer{}, j
+	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.running(now) && !op.force || j.generation >= now:
+		return got == refAnswer{err: "refused"}, j
+	}
+	return got == refAnswer{changed: true}, refJob{floor: max(j.floor, j.generation), paused: j.paused}
+}
+
+func (j *refJob) running(now int64) bool { return j.state == job.StateLeased && now < j.due }
 
 // refuse is the answer to an operation whose token is not good: neither that of the lease nor, with done set, that of the
 // operation which brought the job where it is.
@@ -151,7 +212,8 @@ func (j *refJob) grant(got refLease, holder, body, claim, caller string, now int
 
 func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	if !j.exists {
-		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, creatorCaller: op.caller, mode: op.mode, state: job.StateUntracked}
+		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, creatorCaller: op.caller, mode: op.mode, state: job.StateUntracked,
+			firstSeen: now, floor: j.floor, paused: j.paused}
 		switch op.mode {
 		case job.ModeQueued:
 			j.state, j.due = job.StateQueued, now
@@ -179,14 +241,14 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	want.first = creator
 
 	free := now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued && !creator)
-	if free && op.mode == job.ModeLeased && sameEvent {
+	if free && op.mode == job.ModeLeased && sameEvent && !j.paused {
 		old := j.token
 		j.grant(got.lease, op.request, op.body, "", op.caller, now)
 		if j.state == job.StateLeased && (j.token == "" || j.token == old) {
 			return false, j
 		}
 	}
-	running := j.state == job.StateLeased && now < j.due
+	running := j.running(now)
 	holder := running && op.mode == job.ModeLeased && op.request == j.holder && op.body == j.holderBody && sameEvent && sameName(op.caller, j.holderCaller)
 	switch {
 	case j.state == job.StateUntracked && creator:
@@ -221,12 +283,12 @@ func sameName(a, b string) bool { return a == b || a == "" || b == "" }
 // claimWork is a ClaimWork call that this job may be a part of the answer to: no lease in the answer means that the job
 // was not claimed by it.
 func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) {
-	if j.state == job.StateLeased && now < j.due && j.claim == op.request && sameName(op.caller, j.holderCaller) {
+	if j.running(now) && j.claim == op.request && sameName(op.caller, j.holderCaller) {
 		// Told again, see job.Work.Retell; several times over where the store had to find out whether it was marked so.
 		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)
 		return got == refAnswer{lease: j.lease(), withBody: true}, j
 	}
-	free := j.exists && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)
+	free := j.exists && !j.paused && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)
 	if !free {
 		return got == refAnswer{}, j
 	}
@@ -271,8 +333,31 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 	case refUnclaim:
 		return failed(d.store.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Granted: true,
 			Lease: job.Lease{Token: op.token, Expires: time.UnixMilli(op.expires).UTC()}}}))
+	case refRequeue:
+		_, changed, err := d.store.Requeue(ctx, job.Requeue{Expected: expected(jobID, op.generation, op.firstSeen), Force: op.force})
+		return changing(changed, err)
+	case refDelete:
+		o := d.store.Delete(ctx, []job.Deletion{{Expected: expected(jobID, op.generation, op.firstSeen), Force: op.force}})[0]
+		return changing(o.Deleted, o.Err)
+	case refPause:
+		_, err := d.store.Pause(ctx, jobID, "why")
+		return failed(err)
+	case refResume:
+		return changing(d.store.Unpause(ctx, jobID))
 	}
 	return refAnswer{}, fmt.Errorf("no such operation: %T", op)
+}
+
+func expected(jobID string, generation, firstSeen int64) job.Expected {
+	return job.Expected{JobID: jobID, Generation: generation, FirstSeen: time.UnixMilli(firstSeen).UTC()}
+}
+
+// changing is the answer of what tells whether it changed anything.
+func changing(changed bool, err error) (refAnswer, error) {
+	if err != nil {
+		return failed(err)
+	}
+	return refAnswer{changed: changed}, nil
 }
 
 // claim claims the job, and tells whether the lease was granted to this very call.
@@ -324,6 +409,8 @@ func failed(err error) (refAnswer, error) {
 		return refAnswer{err: "lost"}, nil
 	case errors.Is(err, job.ErrNotFound):
 		return refAnswer{err: "absent"}, nil
+	case errors.Is(err, job.ErrWrongState):
+		return refAnswer{err: "refused"}, nil
 	}
 	return refAnswer{}, err
 }

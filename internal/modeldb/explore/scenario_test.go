@@ -17,13 +17,14 @@ type scenario struct {
 	core   bool // explored with two faults, on a replica set, in the short form too
 	long   bool // explored in the long form alone
 	shared bool
+	pauses bool // callers pause claims, and resume them
 	// jobs are those that there are: one unless the scenario names more.
 	jobs []string
 	// before is done before the callers begin, without faults. Its answer is what they know.
 	before []storetest.Op
-	// lapsed moves the clock past a lease after that; lapses is how often it may move past one while the callers are at it.
-	lapsed bool
-	lapses int
+	// aged moves the clock by a second after that, and lapsed past a lease; lapses is how often it may move past one while the callers are at it.
+	aged, lapsed bool
+	lapses       int
 	// callers do their work one operation after another.
 	callers []func(*caller)
 }
@@ -39,6 +40,13 @@ func scenarios() []scenario {
 	renew := func(c *caller) { c.do(storetest.RenewOp(c.before.Token())) }
 	complete := func(c *caller) { c.do(storetest.CompleteOp(c.before.Token(), "done")) }
 	release := func(c *caller) { c.do(storetest.ReleaseOp(c.before.Token(), "failed")) }
+	requeue := func(force bool) func(*caller) {
+		return func(c *caller) { c.insist(storetest.RequeueOp(c.known, force)) }
+	}
+	remove := func(force bool) func(*caller) {
+		return func(c *caller) { c.insist(storetest.DeleteOp(c.known, force)) }
+	}
+	pause := func(c *caller) { c.insist(storetest.PauseOp()) }
 	type callers = []func(*caller)
 	type ops = []storetest.Op
 	queued := ops{storetest.RecordOp("setup", job.ModeQueued)}
@@ -106,6 +114,25 @@ func scenarios() []scenario {
 				}
 			}}},
 		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
+
+		{name: "requeue × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{requeue(false), claim("two")}},
+		{name: "requeue × record, of a lapsed lease", before: leased, lapsed: true, callers: callers{requeue(false), record("two", job.ModeLeased)}},
+		{name: "requeue × requeue", before: leased, lapsed: true, callers: callers{requeue(false), requeue(false)}},
+		{name: "requeue by force × complete", before: leased, callers: callers{requeue(true), complete}},
+		{name: "requeue × delete", before: leased, lapsed: true, callers: callers{requeue(false), remove(false)}},
+
+		{name: "delete × record, of a lapsed lease", before: leased, lapsed: true, callers: callers{remove(false), record("two", job.ModeLeased)}},
+		{name: "delete × record, untracked", before: queued, aged: true, callers: callers{remove(false), record("two", job.ModeUntracked)}},
+		{name: "delete × claim", before: queued, aged: true, callers: callers{remove(false), claim("two")}},
+		{name: "delete × delete", before: queued, aged: true, callers: callers{remove(false), remove(false)}},
+		{name: "delete by force × complete", before: leased, aged: true, callers: callers{remove(true), complete}},
+
+		{name: "pause × claim", pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
+		{name: "pause, then claim", pauses: true, before: queued, callers: callers{func(c *caller) { pause(c); c.claim("one") }}},
+		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, lapsed: true,
+			callers: callers{func(c *caller) { pause(c); c.do(storetest.RecordOp("one", job.ModeLeased)) }}},
+		{name: "resume, then claim", pauses: true, before: append(slices.Clone(queued), storetest.PauseOp()),
+			callers: callers{func(c *caller) { c.insist(storetest.ResumeOp()); c.claim("one") }}},
 	}
 }
 
@@ -116,10 +143,12 @@ type caller struct {
 	store  job.Store
 	// before is the last answer of what was done before.
 	before storetest.Answer
-	ctx    context.Context
-	leave  context.CancelFunc
-	left   bool
-	over   bool
+	// known is the job as it was read then.
+	known job.Expected
+	ctx   context.Context
+	leave context.CancelFunc
+	left  bool
+	over  bool
 }
 
 // event is that of all the jobs of a scenario.
@@ -133,6 +162,13 @@ func (c *caller) on(ctx context.Context, jobID string, o storetest.Op) (storetes
 	answer, err := storetest.Do(ctx, c.store, event, jobID, o)
 	c.end(c.number, jobID, from, at, o, answer, err)
 	return answer, err == nil
+}
+
+// insist does an operation on the job, and once more when that is not answered.
+func (c *caller) insist(o storetest.Op) {
+	if _, ok := c.do(o); !ok {
+		c.do(o)
+	}
 }
 
 // claim claims work, and gives it back when the caller has left meanwhile, as the service does.
