@@ -60,8 +60,8 @@ type Delivery struct {
 	TraceparentUnread bool
 	BodyOmitted       int64
 
-	// Waits is true when the call, or the same one sent before, may wait for its answer. A lease that it is granted meanwhile may have to be given back, so
-	// a store marks each other call that is told of it; see [Outcome].
+	// Waits is true when the call, or the same one sent before, may wait for its answer. A lease that it is granted meanwhile may
+	// have to be given back, so a store marks each other call that is told of it; see [Outcome].
 	Waits bool
 }
 

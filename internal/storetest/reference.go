@@ -261,12 +261,12 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		want.disposition = job.Dead
 	case j.state == job.StateQueued && creator:
 		want.disposition = job.First
+	case holder && creator && j.attempts == 1:
+		want.disposition, want.start, want.lease = job.First, true, j.lease()
 	case holder:
-		want.disposition, want.start, want.lease = job.Reclaimed, true, j.lease()
-		if creator && j.attempts == 1 {
-			want.disposition = job.First
-		}
-		want.withBody = want.disposition == job.Reclaimed
+		// Told again, as with claims, by a service: its calls may have waited, see job.Delivery.Waits.
+		j.due += min(max(got.lease.expires-j.due, 0), maxRetold)
+		want.disposition, want.start, want.lease, want.withBody = job.Reclaimed, true, j.lease(), true
 	case running && creator && j.mode == job.ModeQueued:
 		want.disposition = job.First
 	case running:
