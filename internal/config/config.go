@@ -120,10 +120,14 @@ func applyEnvironment(f *pflag.Flag, lookup func(string) (string, bool)) error {
 
 // values are those of a flag that may be given several times, or the one of another.
 func values(f *pflag.Flag) []string {
-	if list, ok := f.Value.(pflag.SliceValue); ok {
-		return list.GetSlice()
+	list, ok := f.Value.(pflag.SliceValue)
+	if !ok {
+		return []string{f.Value.String()}
 	}
-	return []string{f.Value.String()}
+	if given := list.GetSlice(); len(given) > 0 {
+		return given
+	}
+	return []string{""} // a list with commas between takes an empty value as none
 }
 
 // empty tells whether the flag must not have this value because it is empty.

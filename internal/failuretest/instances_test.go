@@ -214,11 +214,16 @@ func wantEven(t *testing.T, shares []int64) {
 	}
 }
 
+// lookUpOften lets clients look names up every 100 ms instead of every 30 s, until all of the test has ended.
+func lookUpOften(t *testing.T) {
+	dns.SetMinResolutionInterval(100 * time.Millisecond)
+	t.Cleanup(func() { dns.SetMinResolutionInterval(30 * time.Second) })
+}
+
 // TestInstancesShareTheLoad: three instances behind a name, one added and one removed under load. All connections live on, but
 // for their age, and yet the new instance gets its share; no call fails.
 func TestInstancesShareTheLoad(t *testing.T) {
-	dns.SetMinResolutionInterval(100 * time.Millisecond) // 30 s, otherwise
-	defer dns.SetMinResolutionInterval(30 * time.Second)
+	lookUpOften(t)
 	f := startCluster(t, 2*time.Second, 2)
 	one, two := f.instances[1], f.instances[2]
 	l := f.pressure()
@@ -244,8 +249,7 @@ func TestInstancesShareTheLoad(t *testing.T) {
 
 // TestInstancesNeedAge: without an age of connections, nobody finds a new instance while the old ones live.
 func TestInstancesNeedAge(t *testing.T) {
-	dns.SetMinResolutionInterval(100 * time.Millisecond)
-	defer dns.SetMinResolutionInterval(30 * time.Second)
+	lookUpOften(t)
 	f := startCluster(t, time.Hour, 1)
 	one := f.instances[1]
 	l := f.pressure()
