@@ -344,8 +344,6 @@ func TestCountedButNotClaimed(t *testing.T) {
 		return b.clock.Now()
 	}
 	s := open(t, opts)
-	// The store's upkeep looks for what is due meanwhile.
-	ofJobs := func(c wireproxy.Command) bool { _, err := c.Body.LookupErr("filter", "work.due"); return err != nil }
 	b.proxy.Add(&wireproxy.Rule{Command: "find", If: ofJobs, Times: 1, Do: func(x *wireproxy.Exchange) error {
 		read.Store(true)
 		return x.Pass()
@@ -380,7 +378,7 @@ func TestReleasedAndTaken(t *testing.T) {
 	lease := *b.must(newDelivery(t, "j", "before", job.ModeLeased)).Lease
 	b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: wireproxy.CutAfter})
 	release := make(chan struct{})
-	look := b.proxy.Add(&wireproxy.Rule{Command: "find", Times: 1, Do: wireproxy.Hold(release)})
+	look := b.proxy.Add(&wireproxy.Rule{Command: "find", If: ofJobs, Times: 1, Do: wireproxy.Hold(release)})
 	answer := make(chan error, 1)
 	go func() { answer <- job.GiveBack(within(t), b.store, "j", lease.Token, job.Release{}) }()
 	testenv.Must(t, look.Begun(within(t), 1))

@@ -142,6 +142,12 @@ func isUpsert(c wireproxy.Command) bool {
 	return len(items) > 0 && items[0].Lookup("u", "$inc", "deliveries").Type != 0
 }
 
+// ofJobs tells whether a read names its jobs. The store's upkeep reads meanwhile, by when work is due.
+func ofJobs(c wireproxy.Command) bool {
+	filter, _ := c.Body.Lookup("filter").DocumentOK()
+	return filter.Lookup("job_id").Type != 0 && filter.Lookup("work.due").Type == 0
+}
+
 func isWork(c wireproxy.Command) bool {
 	items := c.Items()
 	return len(items) > 0 && strings.Contains(items[0].Lookup("u").String(), `"work.`)
