@@ -40,7 +40,7 @@ func serveHere(t *testing.T, cfg *serveConfig) *here {
 // serveHereTo is serveHere with a standard output of the caller's choice.
 func serveHereTo(t *testing.T, cfg *serveConfig, stdout io.Reader, toStdout io.WriteCloser) *here {
 	t.Helper()
-	cfg.listen, cfg.opsListen, cfg.logFormat.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
+	cfg.listen, cfg.opsListen, cfg.log.format.Value = "127.0.0.1:0", "127.0.0.1:0", outputJSON
 	ctx, cancel := context.WithCancel(t.Context())
 	stderr, toStderr := io.Pipe()
 	h := &here{t: t, stdout: bufio.NewReader(stdout), cancel: cancel, ended: make(chan error, 1)}

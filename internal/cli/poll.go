@@ -21,15 +21,12 @@ type pollConfig struct {
 	opsListen   string
 	concurrency config.IntRange
 	lease, idle time.Duration
-	logLevel    config.Choice
-	logFormat   config.Choice
+	log         logConfig
 }
 
 func newPoll() *cobra.Command {
 	cfg := &pollConfig{
 		concurrency: config.IntRange{Value: 4, Min: 1, Max: 100},
-		logLevel:    config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
-		logFormat:   config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
 	}
 	keys := pflag.NewFlagSet("poll", pflag.ContinueOnError)
 	keys.SortFlags = false
@@ -38,8 +35,7 @@ func newPoll() *cobra.Command {
 	keys.DurationVar(&cfg.idle, "idle", 5*time.Second, "how long to wait before looking again when nothing is overdue")
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9092;\n"+
 		"without authentication; off when not given")
-	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
-	keys.Var(&cfg.logFormat, "log-format", "format of the log")
+	cfg.log.declare(keys)
 	conn, connKeys := newConnection()
 	cmd := &cobra.Command{
 		Use:   "poll",
@@ -100,7 +96,7 @@ func pollHosts(flags *pflag.FlagSet) ([]poll.Host, error) {
 
 // runPoll polls until ctx ends.
 func runPoll(ctx context.Context, cfg *pollConfig, hosts []poll.Host, conn *connection, stdout, stderr io.Writer) (err error) {
-	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
+	logger := cfg.log.logger(stderr)
 	metrics := poll.NewMetrics()
 	asker, err := poll.New(hosts, metrics)
 	if err != nil {

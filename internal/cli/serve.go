@@ -44,9 +44,8 @@ type serveConfig struct {
 	force       bool
 	logCalls    bool
 	// ready is told where the service listens, once it serves. nil: nobody is.
-	ready     func(net.Addr)
-	logLevel  config.Choice
-	logFormat config.Choice
+	ready func(net.Addr)
+	log   logConfig
 }
 
 func newServe() *cobra.Command {
@@ -96,11 +95,9 @@ written, the service goes on without.
 
 func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	cfg := &serveConfig{
-		security:  newSecurityConfig(),
-		maxBody:   config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
-		maxConns:  config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
-		logLevel:  config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
-		logFormat: config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
+		security: newSecurityConfig(),
+		maxBody:  config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
+		maxConns: config.IntRange{Value: server.DefaultMaxConnections, Min: 1, Max: 1 << 20},
 	}
 	keys := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	keys.SortFlags = false
@@ -129,8 +126,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.BoolVar(&cfg.force, "force", false, "take a --job-retention under 720h, 30 days, within which providers deliver again")
 	keys.DurationVar(&cfg.dueAlert, "due-alert", 5*time.Minute, "how long work may be due before that is an error in the log, once a minute; 0 for never")
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
-	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
-	keys.Var(&cfg.logFormat, "log-format", "format of the log")
+	cfg.log.declare(keys)
 	return cfg, keys
 }
 
@@ -150,7 +146,7 @@ func (c *serveConfig) chooseOps(flags *pflag.FlagSet) error {
 // serve runs the service until ctx ends. It binds the ports before it touches the store, so that a second start by
 // mistake changes nothing, and takes calls before the store is ready: they are told so.
 func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err error) {
-	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
+	logger := cfg.log.logger(stderr)
 	protected, err := cfg.security.open(logger)
 	if err != nil {
 		return err
@@ -167,12 +163,15 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err := cfg.security.checkListener("--listen", lis.Addr(), logger); err != nil {
 		return err
 	}
-	web, err := cfg.listenHTTP(ctx, logger)
+	if len(cfg.httpHosts) > 0 && cfg.httpListen == "" && cfg.uiListen == "" {
+		return usagef("--http-hosts needs --http-listen or --ui-listen")
+	}
+	door, err := cfg.listenWeb(ctx, "--http-listen", cfg.httpListen, logger)
 	if err != nil {
 		return err
 	}
-	defer web.close()
-	page, err := cfg.listenUI(ctx, logger)
+	defer door.close()
+	page, err := cfg.listenWeb(ctx, "--ui-listen", cfg.uiListen, logger)
 	if err != nil {
 		return err
 	}
@@ -216,13 +215,13 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err != nil {
 		return err
 	}
-	if err := web.open(cfg, protected, srv, ops, logger); err != nil {
+	if err := door.openDoor(cfg, protected, srv, ops, logger); err != nil {
 		return err
 	}
-	if err := page.open(cfg, protected, srv, logger); err != nil {
+	if err := page.openPage(cfg, protected, srv, logger); err != nil {
 		return err
 	}
-	logger.Info("listening", "address", lis.Addr().String(), "http_address", web.address(), "ui_address", page.address(), "ops_address", ops.address(), "store", store.name)
+	logger.Info("listening", "address", lis.Addr().String(), "http_address", door.address(), "ui_address", page.address(), "ops_address", ops.address(), "store", store.name)
 
 	group, serving := errgroup.WithContext(ctx)
 	// The ops listener tells of the service to its end, so it ends last.
@@ -240,7 +239,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		defer stopOps()
 		return srv.Run(serving, lis)
 	})
-	group.Go(func() error { return web.run(serving) })
+	group.Go(func() error { return door.run(serving) })
 	group.Go(func() error { return page.run(serving) })
 	group.Go(func() error {
 		protected.run(serving)
@@ -265,7 +264,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		if cfg.ready != nil {
 			defer cfg.ready(lis.Addr())
 		}
-		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s%s, %s\n", shownAddress(lis), web.shown(), store.name); err != nil {
+		if _, err := fmt.Fprintf(stdout, "jobonce serving on %s%s, %s\n", shownAddress(lis), door.shown(protected), store.name); err != nil {
 			logger.Warn("the line that says that the service is ready could not be written; it goes on without", "error", err)
 		}
 		return nil
@@ -331,16 +330,4 @@ func relaxGC() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(512 << 20)
 	}
-}
-
-// newLogger makes a log by what the flags of serve say.
-func newLogger(format, least string, w io.Writer) *slog.Logger {
-	var level slog.Level
-	// The choices are slog's own names.
-	_ = level.UnmarshalText([]byte(least))
-	opts := &slog.HandlerOptions{Level: level}
-	if format == outputJSON {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
 }

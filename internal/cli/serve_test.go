@@ -87,7 +87,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 	cfg, keys := newServeConfig()
 	testenv.Must(t, keys.Parse([]string{"--log-level", "warn", "--log-format", "json"}))
 	var out bytes.Buffer
-	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, &out)
+	logger := cfg.log.logger(&out)
 	logger.Info("quiet")
 	logger.Warn("loud")
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.HasPrefix(got, "{") || !strings.Contains(got, `"msg":"loud"`) {
@@ -95,7 +95,7 @@ func TestLogLevelAndFormat(t *testing.T) {
 	}
 	cfg, _ = newServeConfig()
 	out.Reset()
-	logger = newLogger(cfg.logFormat.Value, cfg.logLevel.Value, &out)
+	logger = cfg.log.logger(&out)
 	logger.Debug("quiet")
 	logger.Info("loud")
 	if got := out.String(); strings.Contains(got, "quiet") || !strings.Contains(got, "level=INFO msg=loud") {

@@ -36,8 +36,7 @@ type webhookConfig struct {
 	maxRequests       config.IntRange
 	readTimeout       time.Duration
 	shutdownTimeout   time.Duration
-	logLevel          config.Choice
-	logFormat         config.Choice
+	log               logConfig
 }
 
 const webhookHelp = `The configuration file says where webhooks come from:
@@ -95,8 +94,6 @@ func newWebhookConfig() (*webhookConfig, *pflag.FlagSet) {
 		maxBody:     config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
 		maxHeader:   config.IntRange{Value: frontend.DefaultMaxHeader, Min: 4 << 10, Max: 1 << 20},
 		maxRequests: config.IntRange{Value: frontend.DefaultMaxRequests, Min: 1, Max: 1 << 16},
-		logLevel:    config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
-		logFormat:   config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
 	}
 	keys := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	keys.SortFlags = false
@@ -114,8 +111,7 @@ func newWebhookConfig() (*webhookConfig, *pflag.FlagSet) {
 	keys.Var(&cfg.maxRequests, "max-requests", "most requests under way; more are answered 503")
 	keys.DurationVar(&cfg.readTimeout, "read-timeout", frontend.DefaultReadTimeout, "how long the headers of a request may take to come, and then its body")
 	keys.DurationVar(&cfg.shutdownTimeout, "shutdown-timeout", frontend.DefaultShutdownTimeout, "how long requests under way may go on once the command is to end")
-	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
-	keys.Var(&cfg.logFormat, "log-format", "format of the log")
+	cfg.log.declare(keys)
 	return cfg, keys
 }
 
@@ -173,7 +169,7 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 	if err != nil {
 		return err
 	}
-	logger := newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
+	logger := cfg.log.logger(stderr)
 	front := frontend.Config{
 		Sources: sources, MaxBody: cfg.maxBody.Value, MaxHeader: cfg.maxHeader.Value, MaxRequests: cfg.maxRequests.Value,
 		ReadTimeout: cfg.readTimeout, ShutdownTimeout: cfg.shutdownTimeout, TrustedProxies: proxies, Logger: logger,

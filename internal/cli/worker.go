@@ -39,8 +39,7 @@ type workerConfig struct {
 	worker      client.WorkerConfig
 	timeout     time.Duration
 	rate        float64
-	logLevel    config.Choice
-	logFormat   config.Choice
+	log         logConfig
 }
 
 func newWorker() *cobra.Command {
@@ -78,9 +77,7 @@ Runs until SIGTERM or SIGINT, then lets the jobs under way finish, and gives bac
 
 func newWorkerConfig() (*workerConfig, *pflag.FlagSet) {
 	cfg := &workerConfig{
-		result:    config.Choice{Value: "none", Words: []string{"none", "body"}},
-		logLevel:  config.Choice{Value: "info", Words: []string{"debug", "info", "warn", "error"}},
-		logFormat: config.Choice{Value: outputText, Words: []string{outputText, outputJSON}},
+		result: config.Choice{Value: "none", Words: []string{"none", "body"}},
 	}
 	keys := pflag.NewFlagSet("worker", pflag.ContinueOnError)
 	keys.SortFlags = false
@@ -101,8 +98,7 @@ func newWorkerConfig() (*workerConfig, *pflag.FlagSet) {
 	keys.DurationVar(&cfg.killAfter, "kill-after", defaultKillAfter, "with --exec: how long a command may go on after SIGTERM before it is killed")
 	keys.DurationVar(&cfg.worker.ShutdownTimeout, "shutdown-timeout", client.DefaultShutdownTimeout, "how long the jobs under way may go on once the worker is to end")
 	keys.StringVar(&cfg.worker.WorkerID, "worker-id", "", "`name` of the worker, for the service's log")
-	keys.Var(&cfg.logLevel, "log-level", "least severe messages to log")
-	keys.Var(&cfg.logFormat, "log-format", "format of the log")
+	cfg.log.declare(keys)
 	return cfg, keys
 }
 
@@ -195,7 +191,7 @@ func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *
 	if cfg.rate > 0 {
 		fn = runner.Limit(fn, rate.NewLimiter(rate.Limit(cfg.rate), 1), ctx)
 	}
-	cfg.worker.Logger = newLogger(cfg.logFormat.Value, cfg.logLevel.Value, stderr)
+	cfg.worker.Logger = cfg.log.logger(stderr)
 	tracing, err := newTracing(ctx, "jobonce-worker", cfg.worker.Logger)
 	if err != nil {
 		return err

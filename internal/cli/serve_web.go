@@ -7,38 +7,36 @@ import (
 	"net"
 
 	"github.com/jobonce/jobonce/internal/httpdoor"
+	"github.com/jobonce/jobonce/internal/ui"
 	"github.com/jobonce/jobonce/server"
 )
 
-// web is the HTTP door of serve. The nil one is that of a service without.
+// web is what serve has over HTTP beside gRPC: the HTTP door, or the page. The nil one is that of a service without.
 type web struct {
-	lis  net.Listener
-	door *httpdoor.Door
-	// secure tells that it speaks TLS.
-	secure bool
+	lis     net.Listener
+	handler interface {
+		Run(ctx context.Context, lis net.Listener) error
+	}
 }
 
-// listenHTTP binds the address; nil when that is empty.
-func (c *serveConfig) listenHTTP(ctx context.Context, logger *slog.Logger) (*web, error) {
-	if c.httpListen == "" {
-		if len(c.httpHosts) > 0 && c.uiListen == "" {
-			return nil, usagef("--http-hosts needs --http-listen or --ui-listen")
-		}
+// listenWeb binds the address that the flag gives; nil when that is empty.
+func (c *serveConfig) listenWeb(ctx context.Context, flag, address string, logger *slog.Logger) (*web, error) {
+	if address == "" {
 		return nil, nil
 	}
-	lis, err := listen(ctx, "--http-listen", c.httpListen, privateSocket)
+	lis, err := listen(ctx, flag, address, privateSocket)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.security.checkListener("--http-listen", lis.Addr(), logger); err != nil {
+	if err := c.security.checkListener(flag, lis.Addr(), logger); err != nil {
 		_ = lis.Close()
 		return nil, err
 	}
 	return &web{lis: lis}, nil
 }
 
-// open makes the door before the server.
-func (w *web) open(cfg *serveConfig, s security, srv *server.Server, o *ops, logger *slog.Logger) (err error) {
+// openDoor makes the HTTP door before the server.
+func (w *web) openDoor(cfg *serveConfig, s security, srv *server.Server, o *ops, logger *slog.Logger) (err error) {
 	if w == nil {
 		return nil
 	}
@@ -52,8 +50,19 @@ func (w *web) open(cfg *serveConfig, s security, srv *server.Server, o *ops, log
 	if o != nil {
 		door.Refused = o.metrics.Refused
 	}
-	w.secure = s.certificates != nil
-	w.door, err = httpdoor.New(door)
+	w.handler, err = httpdoor.New(door)
+	return err
+}
+
+// openPage makes the operators' page before the server.
+func (w *web) openPage(cfg *serveConfig, s security, srv *server.Server, logger *slog.Logger) (err error) {
+	if w == nil {
+		return nil
+	}
+	w.handler, err = ui.New(ui.Config{
+		Connect: func(ctx context.Context) (net.Conn, error) { return srv.Connect(ctx, server.Peer{Addr: "page"}) },
+		Callers: s.callers, Certificates: s.certificates, Hosts: cfg.httpHosts, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger,
+	})
 	return err
 }
 
@@ -66,11 +75,11 @@ func (w *web) address() string {
 }
 
 // shown is what the line that says that the service is ready has about it.
-func (w *web) shown() string {
+func (w *web) shown(s security) string {
 	switch {
 	case w == nil:
 		return ""
-	case w.secure:
+	case s.certificates != nil:
 		return " and https://" + shownAddress(w.lis)
 	}
 	return " and http://" + shownAddress(w.lis)
@@ -88,5 +97,5 @@ func (w *web) run(ctx context.Context) error {
 	if w == nil {
 		return nil
 	}
-	return w.door.Run(ctx, w.lis)
+	return w.handler.Run(ctx, w.lis)
 }
