@@ -198,14 +198,7 @@ func asRead(r *stored, d *job.Deletion) bson.D {
 
 // erasure is the update that drops a body, and what else differs between the record before and the one after.
 func erasure(before, after *job.Record) bson.D {
-	var set, unset bson.D
-	for _, e := range workChange(&before.Work, &after.Work) {
-		if e.Key == "$set" {
-			set = e.Value.(bson.D)
-		} else {
-			unset = e.Value.(bson.D)
-		}
-	}
+	set, unset := workFields(&before.Work, &after.Work)
 	if !after.BodyDropped.Equal(before.BodyDropped) {
 		set = append(set, bson.E{Key: fieldPayloadDropped, Value: after.BodyDropped})
 		for _, field := range []string{fieldPayload, fieldPayloadText, fieldPayloadBytes, fieldPayloadForm} {
@@ -215,14 +208,7 @@ func erasure(before, after *job.Record) bson.D {
 	if before.LastConflict != nil && after.LastConflict == nil {
 		unset = append(unset, bson.E{Key: fieldLastConflict, Value: ""})
 	}
-	var change bson.D
-	if len(set) > 0 {
-		change = append(change, bson.E{Key: "$set", Value: set})
-	}
-	if len(unset) > 0 {
-		change = append(change, bson.E{Key: "$unset", Value: unset})
-	}
-	return change
+	return changeOf(set, unset)
 }
 
 // deleteAlone makes one deletion.

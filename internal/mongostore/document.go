@@ -200,9 +200,11 @@ func appendWork(b []byte, w *job.Work, fingerprint bool) []byte {
 
 // workChange is the update that turns the work before into the one after, field by field: a newer version may have put
 // more beside ours. What is kept for as long as a lease stands under work.lease, and goes with it whole, whatever there is.
-func workChange(before, after *job.Work) bson.D {
+func workChange(before, after *job.Work) bson.D { return changeOf(workFields(before, after)) }
+
+// workFields are the fields that [workChange] sets and unsets.
+func workFields(before, after *job.Work) (set, unset bson.D) {
 	was, is := bson.Raw(workDocument(before, true)), bson.Raw(workDocument(after, true))
-	var set, unset bson.D
 	// Both documents are our own, and well formed.
 	now, _ := is.Elements()
 	for _, e := range now {
@@ -226,7 +228,11 @@ func workChange(before, after *job.Work) bson.D {
 	if !before.Due.IsZero() && after.Due.IsZero() {
 		unset = append(unset, bson.E{Key: inWork(workGroup), Value: ""})
 	}
-	var change bson.D
+	return set, unset
+}
+
+// changeOf is the update that sets and unsets these fields; nil without any.
+func changeOf(set, unset bson.D) (change bson.D) {
 	if len(set) > 0 {
 		change = append(change, bson.E{Key: "$set", Value: set})
 	}

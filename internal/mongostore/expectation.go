@@ -98,7 +98,8 @@ func (s *Store) readExpectation(ctx context.Context, jobID string, confirmed boo
 
 // swapExpectation changes one, provided that it is as it was read.
 func (s *Store) swapExpectation(ctx context.Context, before, after *job.Expectation) *failure {
-	filter, set, unset := bson.D{{Key: fieldID, Value: before.JobID}}, bson.D{}, bson.D{}
+	filter := bson.D{{Key: fieldID, Value: before.JobID}}
+	var set, unset bson.D
 	is := expectationFields(after)
 	for i, was := range expectationFields(before) {
 		condition := bson.E{Key: "$eq", Value: was.Value}
@@ -114,12 +115,8 @@ func (s *Store) swapExpectation(ctx context.Context, before, after *job.Expectat
 			set = append(set, is[i])
 		}
 	}
-	update := bson.D{{Key: "$set", Value: set}}
-	if len(unset) > 0 {
-		update = append(update, bson.E{Key: "$unset", Value: unset})
-	}
 	tracked, sent := track(ctx)
-	result, err := s.expected.UpdateOne(tracked, filter, update)
+	result, err := s.expected.UpdateOne(tracked, filter, changeOf(set, unset))
 	if err != nil {
 		return writeFailed(err, sent)
 	}
