@@ -149,26 +149,18 @@ func (f *frontend) delivered(id, body string, status int) *http.Response {
 	return resp
 }
 
-var ready = regexp.MustCompile(`^jobonce serving on (\S+),`)
-
 // TestFrontends has webhooks come to each frontend, and its worker do the work, on either store.
 func TestFrontends(t *testing.T) {
-	stores := map[string]func(t *testing.T) []string{
-		"embedded": func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },
-		"MongoDB": func(t *testing.T) []string {
-			return []string{"--mongodb-uri", testenv.MongoURI(t), "--mongodb-database", testenv.Database(t)}
-		},
-	}
 	for _, command := range languages {
 		command(t, "worker") // Made once, before they are needed at the same time.
 	}
-	for store, args := range stores {
+	for store, args := range testenv.StoreFlags {
 		for language, command := range languages {
 			t.Run(store+"/"+language, func(t *testing.T) {
 				t.Parallel()
 				s := testenv.StartService(t, testenv.Program{
 					Role: "jobonce", Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args(t)...),
-				}, ready)
+				}, testenv.Serving)
 				c, err := client.New(s.Addr())
 				testenv.Must(t, err)
 				t.Cleanup(func() { testenv.OK(t, c.Close()) })

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -141,7 +140,7 @@ func TestJava(t *testing.T) {
 	run := java(t)
 	service := testenv.StartService(t, testenv.Program{
 		Role: "jobonce", Args: []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir()},
-	}, regexp.MustCompile(`^jobonce serving on (\S+),`))
+	}, testenv.Serving)
 	conn, err := grpc.NewClient(service.Direct, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	testenv.Must(t, err)
 	defer conn.Close()

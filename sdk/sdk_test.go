@@ -27,14 +27,12 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-var ready = regexp.MustCompile(`^jobonce serving on (\S+),`)
-
 // serve runs "jobonce serve".
 func serve(t *testing.T, args ...string) *testenv.Service {
 	t.Helper()
 	return testenv.StartService(t, testenv.Program{
 		Role: "jobonce", Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...),
-	}, ready)
+	}, testenv.Serving)
 }
 
 func embedded(t *testing.T) *testenv.Service { return serve(t, "--data-dir", t.TempDir()) }
@@ -289,13 +287,7 @@ func eachLanguage(t *testing.T, test func(t *testing.T, command func(t *testing.
 
 // TestDeliveries records to either store, with requests as they are and compressed.
 func TestDeliveries(t *testing.T) {
-	stores := map[string]func(t *testing.T) []string{
-		"embedded": func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },
-		"MongoDB": func(t *testing.T) []string {
-			return []string{"--mongodb-uri", testenv.MongoURI(t), "--mongodb-database", testenv.Database(t)}
-		},
-	}
-	for name, store := range stores {
+	for name, store := range testenv.StoreFlags {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, store(t)...)
 			eachLanguage(t, func(t *testing.T, command func(t *testing.T) *exec.Cmd) {

@@ -422,15 +422,21 @@ func TestRequeueJobsWithFaults(t *testing.T) {
 	}
 }
 
+// withShop starts a server with an operator of the jobs under "shop:", and one of all jobs, who records them too.
+func withShop(t *testing.T, jobs Jobs) (s *running, shop, all context.Context) {
+	t.Helper()
+	token, sum := auth.NewToken()
+	open, openSum := auth.NewToken()
+	s = start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
+		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
+	return s, as(t.Context(), token), as(t.Context(), open)
+}
+
 // TestPagesOfAPrefix: an operator with a prefix gets all its jobs, each once, page by page, and no page token tells the id of
 // another's; nor is a token taken by another list, or from an operator with other jobs.
 func TestPagesOfAPrefix(t *testing.T) {
 	jobs, clock := embedded(t)
-	token, sum := auth.NewToken()
-	open, openSum := auth.NewToken()
-	s := start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
-		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
-	shop, all := as(t.Context(), token), as(t.Context(), open)
+	s, shop, all := withShop(t, jobs)
 	want := 0
 	for at := range 3 {
 		for i := range 50 { // of one millisecond, around those of the shop
@@ -502,11 +508,7 @@ func TestPagesOfAPrefix(t *testing.T) {
 // TestAdminOfAPrefix: an operator with a prefix sees and changes its own jobs alone.
 func TestAdminOfAPrefix(t *testing.T) {
 	jobs, clock := embedded(t)
-	token, sum := auth.NewToken()
-	open, openSum := auth.NewToken()
-	s := start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
-		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
-	shop, all := as(t.Context(), token), as(t.Context(), open)
+	s, shop, all := withShop(t, jobs)
 	for _, id := range []string{"shop:1", "bank:1"} {
 		must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(all, queued(id)))
 		must[*joboncev1.ExpectJobResponse](t)(s.expectations().ExpectJob(all, &joboncev1.ExpectJobRequest{JobId: id + "x", StatusUrl: "https://p.example", OverdueAfter: minute()}))

@@ -20,9 +20,9 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	"github.com/jobonce/jobonce/examples/frontend"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -31,19 +31,8 @@ const maxBody = 1 << 10
 // start serves JobOnce in memory and returns a handler that calls it.
 func start(t *testing.T, ship client.WorkFunc) http.Handler {
 	t.Helper()
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{Logger: testenv.Logger(t), MaxBodyBytes: maxBody}, jobs)
-	testenv.Must(t, err)
 	lis := bufconn.Listen(64 << 10)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
-	go func() { stopped <- srv.Run(ctx, lis) }()
-	t.Cleanup(func() {
-		stop()
-		testenv.OK(t, errors.Join(<-stopped, jobs.Close()))
-	})
+	embedded.Start(t, lis, server.Config{Logger: testenv.Logger(t), MaxBodyBytes: maxBody}, sqlitestore.Options{Logger: testenv.Logger(t)})
 	return handler(t, ship, func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,32 +18,21 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
 // start serves JobOnce in memory and returns a client of it.
 func start(t *testing.T) *client.Client {
 	t.Helper()
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{Logger: testenv.Logger(t)}, jobs)
-	testenv.Must(t, err)
 	lis := bufconn.Listen(64 << 10)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
-	go func() { stopped <- srv.Run(ctx, lis) }()
+	embedded.Start(t, lis, server.Config{Logger: testenv.Logger(t)}, sqlitestore.Options{Logger: testenv.Logger(t)})
 	c, err := client.New("passthrough:///memory", client.WithInsecure(), client.WithDialOptions(
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })))
 	testenv.Must(t, err)
-	t.Cleanup(func() {
-		testenv.OK(t, c.Close())
-		stop()
-		testenv.OK(t, errors.Join(<-stopped, jobs.Close()))
-	})
+	t.Cleanup(func() { testenv.OK(t, c.Close()) })
 	return c
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -262,8 +261,6 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-var readyLine = regexp.MustCompile(`^jobonce serving on (\S+), `)
-
 // embeddedServe and mongodbServe say where the service keeps its jobs.
 func embeddedServe(t *testing.T) *testenv.Service {
 	return startServe(t, nil, "--data-dir", t.TempDir())
@@ -279,7 +276,7 @@ func startServe(t *testing.T, env []string, args ...string) *testenv.Service {
 	t.Helper()
 	return testenv.StartService(t, testenv.Program{
 		Role: "jobonce", Env: env, Args: append([]string{"serve", "--listen", "127.0.0.1:0"}, args...),
-	}, readyLine)
+	}, testenv.Serving)
 }
 
 // must ends a test in which what it needs fails.

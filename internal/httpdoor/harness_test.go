@@ -15,9 +15,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/jobonce/jobonce/internal/auth"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -37,22 +37,10 @@ type web struct {
 // service is the gRPC service over an embedded store.
 func service(t *testing.T, callers *auth.Authority) *server.Server {
 	t.Helper()
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{Logger: slog.New(slog.DiscardHandler), Callers: callers}, jobs)
-	testenv.Must(t, err)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
-	go func() { stopped <- srv.Run(ctx, lis) }()
-	t.Cleanup(func() {
-		stop()
-		testenv.OK(t, <-stopped)
-		testenv.OK(t, jobs.Close())
-	})
-	return srv
+	return embedded.Start(t, lis, server.Config{Logger: slog.New(slog.DiscardHandler), Callers: callers},
+		sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
 }
 
 // start serves the service over HTTP until the test ends. The changes are made before it serves.

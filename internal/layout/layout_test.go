@@ -55,12 +55,13 @@ var allowed = map[string][]string{
 	"internal/providersim":       {},
 	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
+	"internal/testenv/embedded":  {"internal/batch", "internal/sqlitestore", "internal/testenv", "server"},
 	"internal/testenv/wire":      {},
 	"internal/testenv/wireproxy": {"internal/testenv/wire"},
 }
 
 // forTests are the packages that only tests import.
-var forTests = []string{"internal/modeldb", "internal/providersim", "internal/storetest", "internal/testenv", "internal/testenv/wire", "internal/testenv/wireproxy"}
+var forTests = []string{"internal/modeldb", "internal/providersim", "internal/storetest", "internal/testenv", "internal/testenv/embedded", "internal/testenv/wire", "internal/testenv/wireproxy"}
 
 // drivers says where the driver of each store may be imported. Tests may talk to a database as they need.
 var drivers = map[string][]string{

@@ -12,31 +12,19 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/load"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
 // serve runs the real service on the embedded store until the test ends, and returns a client of it.
 func serve(t *testing.T) *client.Client {
 	t.Helper()
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{}, jobs)
-	testenv.Must(t, err)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Run(ctx, lis) }()
-	t.Cleanup(func() {
-		stop()
-		testenv.OK(t, <-ended)
-		testenv.OK(t, jobs.Close())
-	})
+	srv := embedded.Start(t, lis, server.Config{}, sqlitestore.Options{})
 	<-srv.Ready()
 	c, err := client.New(lis.Addr().String(), client.WithoutRetry())
 	testenv.Must(t, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/jobonce/jobonce/client/webhook"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/providersim"
+	"github.com/jobonce/jobonce/internal/testenv"
 )
 
 // service is a JobOnce service that is away at times.
@@ -260,12 +260,6 @@ func (w w4xx) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// The table of docs/webhooks.md, between these lines.
-const (
-	begin = "<!-- begin: made by internal/providersim -->\n"
-	end   = "<!-- end -->\n"
-)
-
 // TestTable holds the table in docs/webhooks.md to what comes out. JOBONCE_TEST_GOLDEN=1 writes it.
 func TestTable(t *testing.T) {
 	var b strings.Builder
@@ -298,24 +292,5 @@ func TestTable(t *testing.T) {
 		b.WriteString(" | " + p.Redelivery + " |\n")
 	}
 	b.WriteString("\n\\* What is assumed, because it is not published:\n\n" + assumed)
-	const name = "../../docs/webhooks.md"
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no place for the table", name)
-	}
-	want := before + begin + b.String() + end + after
-	if want == string(text) {
-		return
-	}
-	if os.Getenv("JOBONCE_TEST_GOLDEN") == "" {
-		t.Fatal("the table in docs/webhooks.md is old: JOBONCE_TEST_GOLDEN=1 go test ./internal/providersim -run TestTable")
-	}
-	if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testenv.PartOfPage(t, "../../docs/webhooks.md", "internal/providersim", b.String())
 }

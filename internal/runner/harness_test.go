@@ -12,9 +12,9 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -30,24 +30,12 @@ type service struct {
 
 func startService(t *testing.T) *service {
 	t.Helper()
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{MaxAttempts: 40, Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(server.Config{Logger: testenv.Logger(t)}, jobs)
-	testenv.Must(t, err)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	stopped := make(chan error, 1)
-	go func() { stopped <- srv.Run(ctx, lis) }()
+	embedded.Start(t, lis, server.Config{Logger: testenv.Logger(t)}, sqlitestore.Options{MaxAttempts: 40, Logger: testenv.Logger(t)})
 	c, err := client.New(lis.Addr().String())
 	testenv.Must(t, err)
-	t.Cleanup(func() {
-		testenv.OK(t, c.Close())
-		stop()
-		testenv.OK(t, <-stopped)
-		testenv.OK(t, jobs.Close())
-	})
+	t.Cleanup(func() { testenv.OK(t, c.Close()) })
 	return &service{t, c}
 }
 

@@ -241,3 +241,14 @@ func (s *Service) end(how func(*Process) error) error {
 	s.To("")
 	return err
 }
+
+// Serving is the line by which jobonce serve says that it is ready, and where.
+var Serving = regexp.MustCompile(`^jobonce serving on (\S+), `)
+
+// StoreFlags are the flags that have a program keep jobs in either store, a new one each time.
+var StoreFlags = map[string]func(t *testing.T) []string{
+	"embedded": func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} },
+	"MongoDB": func(t *testing.T) []string {
+		return []string{"--mongodb-uri", MongoURI(t), "--mongodb-database", Database(t)}
+	},
+}

@@ -26,9 +26,9 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/auth"
-	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -64,8 +64,8 @@ func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *w
 	logger := slog.New(slog.NewTextHandler(w.log, nil))
 	calls := server.Config{Logger: logger}
 	ctx, stop := context.WithCancel(context.Background())
-	running := make(chan error, 3)
-	parts := 2
+	running := make(chan error, 2)
+	parts := 1
 	if callers != nil {
 		w.file = filepath.Join(t.TempDir(), "auth.yaml")
 		for name := range callers {
@@ -79,13 +79,9 @@ func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *w
 		parts++
 		go func() { calls.Callers.Run(ctx); running <- nil }()
 	}
-	store, err := sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	jobs := batch.New(store, batch.Config{})
-	srv, err := server.New(calls, jobs)
-	testenv.Must(t, err)
 	grpcListener, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
+	srv := embedded.Start(t, grpcListener, calls, sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
 	cfg := Config{
 		Connect: func(ctx context.Context) (net.Conn, error) { return srv.Connect(ctx, server.Peer{Addr: "page"}) },
 		Callers: calls.Callers, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger,
@@ -102,7 +98,6 @@ func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *w
 		w.url = "https://" + lis.Addr().String()
 		w.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	}
-	go func() { running <- srv.Run(ctx, grpcListener) }()
 	go func() { running <- w.page.Run(ctx, lis) }()
 	w.conn, err = grpc.NewClient(grpcListener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	testenv.Must(t, err)
@@ -113,7 +108,6 @@ func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *w
 		for range parts {
 			testenv.OK(t, <-running)
 		}
-		testenv.OK(t, jobs.Close())
 	})
 	return w
 }
