@@ -50,7 +50,6 @@ func TestBatchSpans(t *testing.T) {
 	// A store that holds the first batch up has the others wait for the next.
 	held, let := make(chan struct{}), make(chan struct{})
 	slow := batch.New(&holding{spanned: store, held: held, let: let}, batch.Config{Tracer: tracer, Logger: testenv.Logger(t)})
-	defer func() { testenv.OK(t, slow.Close()) }()
 	done := make(chan error, 3)
 	record := func(ctx context.Context) { done <- slow.RecordOne(ctx, job.Delivery{JobID: "a"}).Err }
 	go record(t.Context())
@@ -73,6 +72,7 @@ func TestBatchSpans(t *testing.T) {
 	for _, s := range callers {
 		s.End()
 	}
+	testenv.OK(t, slow.Close()) // which waits for the batches' spans; callers are answered before these end
 	stubs := spans.GetSpans()
 	i := slices.IndexFunc(stubs, func(s tracetest.SpanStub) bool { return s.Name == "write batch of deliveries" })
 	if i < 0 || len(stubs) != 3 {

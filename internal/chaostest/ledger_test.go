@@ -149,7 +149,12 @@ func (l *ledger) leased(jobID string, lease job.Lease) {
 // leased notes a lease. Whoever is told of it, it was granted or renewed for leaseTime: a repeated call that asks for none is
 // told of its lease too.
 func (a *account) leased(lease job.Lease) {
+	// By its end, but for a lease that was told again before anybody heard of it, which runs longer; see job.Work.Retell. Its
+	// number is no earlier than its beginning.
 	start := lease.Expires.Add(-leaseTime)
+	if numbered := time.UnixMilli(lease.Generation); numbered.Before(start) {
+		start = numbered
+	}
 	g := a.leases[lease.Generation]
 	if g == nil {
 		g = &grant{token: lease.Token, start: start, end: lease.Expires}

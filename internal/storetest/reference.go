@@ -100,7 +100,9 @@ func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 		}
 		j.due = max(j.due, now+lease.Milliseconds())
 		want := refAnswer{lease: j.lease()}
-		if j.claim != "" { // which may have been told again before the renewal's caller was told of what is stored
+		// The lease may have been told again, to a call whose answer is not known, before the renewal's caller was told of what
+		// is stored.
+		if j.claim != "" || j.holder != "" {
 			want.lease.expires += min(max(got.lease.expires-j.due, 0), maxRetold)
 		}
 		return got == want, j
