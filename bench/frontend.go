@@ -12,15 +12,14 @@ import (
 	"net"
 	"net/http"
 	"strings"
-
-	"github.com/jobonce/jobonce/client"
-	"github.com/jobonce/jobonce/client/webhook"
 )
 
 // Frontends and those who deliver to them have this secret, and sign the body with it.
 const (
 	frontendSecret = "bench-secret"
 	frontendHeader = "X-Signature"
+
+	frontendMaxBody = 1 << 20 // what the handler of client/webhook takes
 )
 
 func frontendSignature(body []byte) []byte {
@@ -31,7 +30,7 @@ func frontendSignature(body []byte) []byte {
 
 // bareFrontend verifies and does nothing: what any frontend must cost.
 func bareFrontend(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, webhook.DefaultMaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, frontendMaxBody))
 	sent, encoding := hex.DecodeString(r.Header.Get(frontendHeader))
 	switch {
 	case err != nil:
@@ -51,18 +50,12 @@ func serveFrontend(stdin io.Reader, stdout io.Writer) error {
 	}
 	handler := http.Handler(http.HandlerFunc(bareFrontend))
 	if s.Address != "" {
-		jobs, err := client.New(s.Address)
-		if err != nil {
+		var closer io.Closer
+		var err error
+		if handler, closer, err = webhookHandler(s.Address); err != nil {
 			return err
 		}
-		defer jobs.Close()
-		signature := webhook.Signature{Kind: webhook.HMAC, Header: frontendHeader, Template: "{body}", Encoding: "hex"}
-		if handler, err = webhook.NewHandler(jobs, webhook.Source{
-			Name: "bench", Signature: &signature, Secrets: webhook.Secrets(frontendSecret),
-			ID: webhook.Field("job_id"), Event: webhook.Field("event"), Status: webhook.Field("status"),
-		}); err != nil {
-			return err
-		}
+		defer closer.Close()
 	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -39,7 +39,7 @@ func older(kind string) (base string, old bool) { return strings.CutSuffix(kind,
 
 // before is the kind with an older JobOnce, which is the same where JobOnce takes no part.
 func before(kind string) string {
-	if slices.Contains([]string{kindService, kindSecure, kindBatching, kindTwo, kindFour}, kind) {
+	if slices.Contains([]string{kindService, kindBatching, kindTwo, kindFour}, kind) {
 		return kind + beforeSuffix
 	}
 	return kind

@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -15,29 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
-
-	"github.com/jobonce/jobonce/client"
 )
 
 // secured is how the service is reached by TLS and with a token: the files' paths. The zero value is in plaintext, by nobody.
 type secured struct {
 	CACert, TokenFile string
-}
-
-// options are what a client needs for it.
-func (s secured) options() ([]client.Option, error) {
-	if s == (secured{}) {
-		return nil, nil
-	}
-	pem, err := os.ReadFile(s.CACert)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate", s.CACert)
-	}
-	return []client.Option{client.WithTLS(&tls.Config{RootCAs: pool}), client.WithTokenFile(s.TokenFile)}, nil
 }
 
 // secure makes a certificate and a caller for a service, and returns the flags by which it has them.
