@@ -19,9 +19,6 @@ import (
 const (
 	// maxClaimRounds bounds how often a claim looks again after others took what it saw, or the database failed it.
 	maxClaimRounds = 8
-	// minCandidates and candidatesEach are how much of what is due a claim chooses from: the first at least, and the second
-	// times what it takes.
-	minCandidates, candidatesEach = 64, 8
 	// examinedEach bounds how much of what is due a claim with a prefix looks at, times what it takes.
 	examinedEach = 10
 	// claimSettleTime is how long a claim goes on finding out what it got once its caller has left.
@@ -229,7 +226,7 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	if len(paused) > 0 && paused[0].Prefix == "" {
 		return nil, nil
 	}
-	n, filter := max(minCandidates, candidatesEach*c.req.Max), append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...)
+	n, filter := c.picker.room(c.req.Max), append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...)
 	if c.req.Prefix == "" {
 		return c.candidates(ctx, coll, filter, n, options.Find())
 	}
@@ -260,17 +257,23 @@ func (c *claim) inGroup(ctx context.Context, coll *mongo.Collection, group any, 
 	return due, f
 }
 
-// candidates reads the first n that a filter finds.
+// candidates reads the first n that a filter finds. Those that cannot be read stay due: the next claim looks beyond them.
 func (c *claim) candidates(
 	ctx context.Context, coll *mongo.Collection, filter bson.D, n int, opts *options.FindOptionsBuilder,
 ) (due []candidate, f *failure) {
+	unreadable := 0
 	f = c.each(ctx, coll, filter, opts.SetProjection(candidateFields).SetLimit(int64(n)).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			due = append(due, candidate{r, len(due), intOf(doc.Lookup("size"))})
+		} else {
+			unreadable++
 		}
 		return true
 	})
+	if unreadable > 0 {
+		c.picker.widen()
+	}
 	return due, f
 }
 

@@ -127,6 +127,28 @@ func TestNewerFields(t *testing.T) {
 	}
 }
 
+// TestUnreadableWorkHidesNoOther: claims look beyond much that cannot be read, however long it has been due.
+func TestUnreadableWorkHidesNoOther(t *testing.T) {
+	b := newBench(t, "")
+	var unreadable []any
+	for i := range 100 {
+		unreadable = append(unreadable, bson.D{{Key: "job_id", Value: bson.A{i}},
+			{Key: "work", Value: bson.D{{Key: "state", Value: "queued"}, {Key: "due", Value: b.clock.Now().Add(-time.Hour)}}}})
+	}
+	if _, err := b.direct.InsertMany(t.Context(), unreadable); err != nil {
+		t.Fatal(err)
+	}
+	b.must(newDelivery(t, "ours", "r", job.ModeQueued))
+	for i := range 5 {
+		claimed, err := b.store.Claim(within(t), job.ClaimRequest{RequestID: fmt.Sprint("c", i), Max: 1, Lease: time.Minute, MaxBytes: 1 << 20})
+		testenv.Must(t, err)
+		if len(claimed) == 1 && claimed[0].Record.JobID == "ours" {
+			return
+		}
+	}
+	t.Error("five claims did not find it")
+}
+
 // TestOddWork: work that a newer version or a hand has written hides no other, starts nothing where its state is not known,
 // and is claimed where it is, whatever fields it lacks.
 func TestOddWork(t *testing.T) {

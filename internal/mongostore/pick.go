@@ -16,14 +16,23 @@ const (
 	patience = 5 * time.Second
 	// maxPassed bounds how many jobs are remembered as passed over.
 	maxPassed = 10_000
+	// minWidth and maxWidth bound how many times what it takes a claim chooses from. What it reads beyond that costs, so that a
+	// lone instance reads little.
+	minWidth, maxWidth = 2, 16
+	// narrowAfter is after how many claims in a row that lost nothing the next ones choose from half.
+	narrowAfter = 8
+	// fewest is for how many jobs at least a claim makes room.
+	fewest = 8
 )
 
 // picker has the claims of several instances try for different jobs. The jobs lie on a ring by their
 // hashes, and each instance takes them from a point of its own on: it comes to another's part only where little is due. One
-// that loses many takes another point.
+// that loses many takes another point, and chooses from more.
 type picker struct {
 	mu    sync.Mutex
 	point uint64
+	// width is how many times what it takes a claim chooses from; easy is how many in a row have lost nothing.
+	width, easy int
 	// passed is when a job was passed over first and last.
 	passed map[string]passing
 	// tried counts the leases that claims tried to get, won those that they got.
@@ -33,13 +42,20 @@ type picker struct {
 type passing struct{ first, last time.Time }
 
 func newPicker() *picker {
-	return &picker{point: rand.Uint64(), passed: map[string]passing{}}
+	return &picker{point: rand.Uint64(), width: maxWidth / 2, passed: map[string]passing{}}
 }
 
 // onRing is where a job lies, the same for all instances.
 func onRing(jobID string) uint64 {
 	sum := sha256.Sum256([]byte(jobID))
 	return binary.BigEndian.Uint64(sum[:])
+}
+
+// room is how much of what is due a claim of n jobs chooses from.
+func (p *picker) room(n int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.width * max(n, fewest)
 }
 
 // pick chooses of what is due, the oldest first, up to n jobs whose bodies are together no larger than maxBytes, but for the
@@ -98,13 +114,27 @@ func (p *picker) forget() {
 	}
 }
 
+// widen has the next claims choose from more.
+func (p *picker) widen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.width, p.easy = min(maxWidth, p.width*2), 0
+}
+
 // count takes in how many leases a claim tried to get, and how many it won.
 func (p *picker) count(tried, won int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tried, p.won = p.tried+int64(tried), p.won+int64(won)
-	if (tried-won)*4 > tried {
-		p.point = rand.Uint64()
+	switch lost := tried - won; {
+	case lost*4 > tried:
+		p.point, p.width, p.easy = rand.Uint64(), min(maxWidth, p.width*2), 0
+	case lost > 0:
+		p.easy = 0
+	default:
+		if p.easy++; p.easy == narrowAfter {
+			p.width, p.easy = max(minWidth, p.width/2), 0
+		}
 	}
 }
 
