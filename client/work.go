@@ -160,6 +160,20 @@ type workOutcome struct {
 	err   error
 }
 
+func (o workOutcome) outcome() WorkOutcome {
+	switch {
+	case o.err == nil:
+		return WorkDone
+	case o.settled:
+		return WorkDead
+	case errors.Is(o.err, ErrLeaseLost):
+		return WorkLost
+	case o.uncounted, !o.ran:
+		return WorkGivenBack
+	}
+	return WorkFailed
+}
+
 // run does the work under a lease that runs until the given time at least, and tells the service what became of it.
 func (r *workRunner) run(ctx context.Context, w *Work, until time.Time) workOutcome {
 	h := &holding{c: r.c, jobID: w.Job.GetJobId(), token: w.Lease.GetToken(), lease: r.lease, until: until}

@@ -46,9 +46,28 @@ type WorkerConfig struct {
 	ShutdownTimeout time.Duration
 	// Backoff is how long a job that failed is left alone, as in [WithBackoff]. nil: DefaultBackoff.
 	Backoff func(attempts int) time.Duration
+	// Ended is told how the work of each job ended that was started, and how long it took, the call that told the service included.
+	// It is called by several goroutines, and holds up the job's place. nil: nobody is told.
+	Ended func(outcome WorkOutcome, took time.Duration)
 	// Logger hears of failed jobs and failed calls; payloads and lease tokens are never written to it. nil: slog.Default().
 	Logger *slog.Logger
 }
+
+// WorkOutcome is how the work of a job ended at a [Worker]. There may be more of them in later versions.
+type WorkOutcome string
+
+const (
+	// WorkDone: the work is completed, and the service knows it.
+	WorkDone WorkOutcome = "done"
+	// WorkFailed: the work is to be tried again. It may have been done, if the service could not be told.
+	WorkFailed WorkOutcome = "failed"
+	// WorkDead: the work was given up, by an error that [Permanent] made.
+	WorkDead WorkOutcome = "dead"
+	// WorkGivenBack: the attempt does not count, since the work was not begun, or what it needs is away.
+	WorkGivenBack WorkOutcome = "given_back"
+	// WorkLost: the lease was lost, so somebody else may do the work too.
+	WorkLost WorkOutcome = "lost"
+)
 
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
@@ -234,7 +253,11 @@ func (w *Worker) work(ctx context.Context, o *outage, claimed claimedJob) {
 			"attempts", job.GetWork().GetAttempts())
 	}
 	r := &workRunner{c: w.c, lease: w.cfg.Lease, backoff: w.cfg.Backoff, fn: w.guarded(log), away: o.ended}
+	began := time.Now()
 	done := r.run(ctx, &Work{Job: job, Lease: claimed.GetLease()}, claimed.until)
+	if w.cfg.Ended != nil {
+		w.cfg.Ended(done.outcome(), time.Since(began))
+	}
 	switch {
 	case done.err != nil && done.settled:
 		log().Error("work given up", "error", logged(done.err))

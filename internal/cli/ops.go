@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/jobonce/jobonce/internal/auth"
@@ -34,8 +35,37 @@ func newOps(ctx context.Context, address string) (*ops, error) {
 	if err != nil {
 		return nil, err
 	}
+	return &ops{lis: lis, metrics: telemetry.NewMetrics(build())}, nil
+}
+
+// build is what was built, for metrics and traces.
+func build() telemetry.Build {
 	v := readVersion()
-	return &ops{lis: lis, metrics: telemetry.NewMetrics(telemetry.Build{Version: v.Version, Commit: v.Commit, Go: v.Go})}, nil
+	return telemetry.Build{Version: v.Version, Commit: v.Commit, Go: v.Go}
+}
+
+// openOps serves the ops listener of a command that is no service, until end is called. It serves none when the address is empty.
+func openOps(ctx context.Context, address string, metrics prometheus.Gatherer, logger *slog.Logger) (end func() error, err error) {
+	if address == "" {
+		return func() error { return nil }, nil
+	}
+	lis, err := listen(ctx, "--ops-listen", address, privateSocket)
+	if err != nil {
+		return nil, err
+	}
+	ready := func(context.Context) error {
+		if ctx.Err() != nil {
+			return errors.New("the command is stopping")
+		}
+		return nil
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- telemetry.NewOps(metrics, ready, nil, logger).Run(running, lis) }()
+	return func() error {
+		stop()
+		return <-ended
+	}, nil
 }
 
 // address is where it listens, for the log.

@@ -97,7 +97,8 @@ func pollHosts(flags *pflag.FlagSet) ([]poll.Host, error) {
 // runPoll polls until ctx ends.
 func runPoll(ctx context.Context, cfg *pollConfig, hosts []poll.Host, conn *connection, stdout, stderr io.Writer) (err error) {
 	logger := cfg.log.logger(stderr)
-	metrics := poll.NewMetrics()
+	registry := telemetry.NewRegistry(build())
+	metrics := poll.NewMetrics(registry)
 	asker, err := poll.New(hosts, metrics)
 	if err != nil {
 		return &usageError{err}
@@ -112,20 +113,11 @@ func runPoll(ctx context.Context, cfg *pollConfig, hosts []poll.Host, conn *conn
 	if err != nil {
 		return &usageError{err}
 	}
-	if cfg.opsListen != "" {
-		lis, err := listen(ctx, "--ops-listen", cfg.opsListen, privateSocket)
-		if err != nil {
-			return err
-		}
-		ready := func(context.Context) error { return ctx.Err() }
-		opsCtx, stopOps := context.WithCancel(context.WithoutCancel(ctx))
-		ops := make(chan error, 1)
-		go func() { ops <- telemetry.NewOps(metrics.Gatherer(), ready, nil, logger).Run(opsCtx, lis) }()
-		defer func() {
-			stopOps()
-			err = errors.Join(err, <-ops)
-		}()
+	endOps, err := openOps(ctx, cfg.opsListen, registry, logger)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, endOps()) }()
 	if _, err := fmt.Fprintf(stdout, "jobonce polls %d hosts\n", len(hosts)); err != nil {
 		logger.Warn("the line that says that the command is ready could not be written; it goes on without", "error", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/retention"
+	"github.com/jobonce/jobonce/internal/telemetry"
 	"github.com/jobonce/jobonce/server"
 )
 
@@ -187,10 +188,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		}
 		ops.protect(protected.callers)
 	}
-	tracing, err := newTracing(ctx, "jobonce", logger)
-	if err != nil {
-		return err
-	}
+	tracing := telemetry.NewTracing(ctx, "jobonce", build(), logger)
 	defer closeTracing(tracing, logger)
 	store, err := cfg.store.open(ctx, watchWork(ops, logger), tracing.Tracer(), logger)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -181,10 +180,7 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 	if certificates != nil {
 		front.TLS = certificates.HTTP()
 	}
-	tracing, err := newTracing(ctx, "jobonce-webhook", logger)
-	if err != nil {
-		return err
-	}
+	tracing := telemetry.NewTracing(ctx, "jobonce-webhook", build(), logger)
 	defer closeTracing(tracing, logger)
 	front.Tracer = tracing.Tracer()
 	jobs, err := conn.open(traced(tracing)...)
@@ -192,8 +188,11 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 		return err
 	}
 	defer func() { err = errors.Join(err, jobs.Close()) }()
-	v := readVersion()
-	front.Metrics = frontend.NewMetrics(prometheus.Labels{"version": v.Version, "commit": v.Commit, "goversion": v.Go})
+	registry := telemetry.NewRegistry(build())
+	front.Metrics = frontend.NewMetrics(registry)
+	if certificates != nil {
+		front.Metrics.WatchCertificate(certificates.Expires)
+	}
 	f, err := frontend.New(jobs, front)
 	if err != nil {
 		return &usageError{err}
@@ -204,29 +203,11 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 	}
 	defer lis.Close() // for when it does not come to serving
 	group, serving := errgroup.WithContext(ctx)
-	if cfg.opsListen != "" {
-		opsLis, err := listen(ctx, "--ops-listen", cfg.opsListen, privateSocket)
-		if err != nil {
-			return err
-		}
-		ready := func(context.Context) error {
-			if serving.Err() != nil {
-				return errors.New("the command is stopping")
-			}
-			return nil
-		}
-		if certificates != nil {
-			front.Metrics.WatchCertificate(certificates.Expires)
-		}
-		// It tells of the frontend to its end, so it ends last.
-		opsCtx, stopOps := context.WithCancel(context.WithoutCancel(ctx))
-		ops := make(chan error, 1)
-		go func() { ops <- telemetry.NewOps(front.Metrics.Gatherer(), ready, nil, logger).Run(opsCtx, opsLis) }()
-		defer func() {
-			stopOps()
-			err = errors.Join(err, <-ops)
-		}()
+	endOps, err := openOps(serving, cfg.opsListen, registry, logger)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, endOps()) }() // It tells of the frontend to its end, so it ends last.
 	group.Go(func() error { return f.Run(serving, lis) })
 	if certificates != nil {
 		group.Go(func() error {

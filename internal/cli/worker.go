@@ -18,6 +18,7 @@ import (
 	"github.com/jobonce/jobonce/client"
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/runner"
+	"github.com/jobonce/jobonce/internal/telemetry"
 )
 
 // The defaults of worker that are not the client's.
@@ -39,6 +40,7 @@ type workerConfig struct {
 	worker      client.WorkerConfig
 	timeout     time.Duration
 	rate        float64
+	opsListen   string
 	log         logConfig
 }
 
@@ -98,6 +100,8 @@ func newWorkerConfig() (*workerConfig, *pflag.FlagSet) {
 	keys.DurationVar(&cfg.killAfter, "kill-after", defaultKillAfter, "with --exec: how long a command may go on after SIGTERM before it is killed")
 	keys.DurationVar(&cfg.worker.ShutdownTimeout, "shutdown-timeout", client.DefaultShutdownTimeout, "how long the jobs under way may go on once the worker is to end")
 	keys.StringVar(&cfg.worker.WorkerID, "worker-id", "", "`name` of the worker, for the service's log")
+	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9093;\n"+
+		"without authentication; off when not given")
 	cfg.log.declare(keys)
 	return cfg, keys
 }
@@ -180,7 +184,7 @@ func (c *workerConfig) work() (fn client.WorkFunc, name string, err error) {
 }
 
 // runWorker works until ctx ends.
-func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *pflag.FlagSet, stdout, stderr io.Writer) error {
+func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *pflag.FlagSet, stdout, stderr io.Writer) (err error) {
 	if err := cfg.check(flags); err != nil {
 		return err
 	}
@@ -192,14 +196,14 @@ func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *
 		fn = runner.Limit(fn, rate.NewLimiter(rate.Limit(cfg.rate), 1), ctx)
 	}
 	cfg.worker.Logger = cfg.log.logger(stderr)
-	tracing, err := newTracing(ctx, "jobonce-worker", cfg.worker.Logger)
-	if err != nil {
-		return err
-	}
+	tracing := telemetry.NewTracing(ctx, "jobonce-worker", build(), cfg.worker.Logger)
 	defer closeTracing(tracing, cfg.worker.Logger)
 	if tracing != nil {
 		fn = runner.Trace(fn, tracing.Tracer())
 	}
+	registry := telemetry.NewRegistry(build())
+	metrics := runner.NewMetrics(registry)
+	fn, cfg.worker.Ended = metrics.Watch(fn), metrics.Ended
 	cl, err := conn.open()
 	if err != nil {
 		return err
@@ -209,6 +213,12 @@ func runWorker(ctx context.Context, cfg *workerConfig, conn *connection, flags *
 		_ = cl.Close()
 		return usagef("%s", strings.NewReplacer("client: WorkerConfig.Lease", "--lease", "client: WorkerConfig.JobIDPrefix", "--prefix").Replace(err.Error()))
 	}
+	endOps, err := openOps(ctx, cfg.opsListen, registry, cfg.worker.Logger)
+	if err != nil {
+		_ = cl.Close()
+		return err
+	}
+	defer func() { err = errors.Join(err, endOps()) }() // It tells of the work to its end, so it ends last.
 	if _, err := fmt.Fprintf(stdout, "jobonce worker %s, with work from %s\n", name, conn.server); err != nil {
 		cfg.worker.Logger.Warn("the line that says that the worker runs could not be written; it goes on without", "error", err)
 	}

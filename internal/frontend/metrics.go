@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/jobonce/jobonce/client/webhook"
 )
@@ -22,13 +21,13 @@ type Metrics struct {
 	underWay                                     prometheus.Gauge
 }
 
-// NewMetrics returns metrics that count from zero. labels are those of jobonce_build_info, by their names.
-func NewMetrics(labels prometheus.Labels) *Metrics {
+// NewMetrics returns metrics that count from zero, in the registry.
+func NewMetrics(registry *prometheus.Registry) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
+		registry: registry,
 		requests: counter("jobonce_webhook_requests_total", "Requests to a source, by what became of them.", "source", "reason"),
 		verified: counter("jobonce_webhook_verified_requests_total", "Requests whose signature was good.", "source"),
 		events:   counter("jobonce_webhook_events_total", "Events in requests whose signature was good, by what became of them.", "source", "outcome"),
@@ -41,12 +40,7 @@ func NewMetrics(labels prometheus.Labels) *Metrics {
 			Name: "jobonce_webhook_requests_under_way", Help: "Requests that are being read or answered.",
 		}),
 	}
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "jobonce_build_info", Help: "Always 1; the labels say what was built.", ConstLabels: labels,
-	})
-	build.Set(1)
-	m.registry.MustRegister(m.requests, m.verified, m.events, m.answers, m.refused, m.duration, m.underWay, build,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.requests, m.verified, m.events, m.answers, m.refused, m.duration, m.underWay)
 	for _, reason := range []string{refusedPath, refusedBusy} {
 		m.refused.WithLabelValues(reason)
 	}

@@ -13,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -207,15 +206,11 @@ const (
 )
 
 // Metrics are those of one poller; docs/metrics.md says what each means. They are safe for concurrent use.
-type Metrics struct {
-	registry        *prometheus.Registry
-	polls, recovers *prometheus.CounterVec
-}
+type Metrics struct{ polls, recovers *prometheus.CounterVec }
 
-// NewMetrics returns metrics that count from zero.
-func NewMetrics() *Metrics {
+// NewMetrics returns metrics that count from zero, in the registry.
+func NewMetrics(registry *prometheus.Registry) *Metrics {
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
 		polls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_poll_requests_total", Help: "Polls of jobs that are overdue, by host and by what became of them.",
 		}, []string{"host", "outcome"}),
@@ -223,13 +218,10 @@ func NewMetrics() *Metrics {
 			Name: "jobonce_poll_recovered_jobs_total", Help: "Jobs that were recorded by polling: each is a webhook that did not come.",
 		}, []string{"host"}),
 	}
-	m.registry.MustRegister(m.polls, m.recovers, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m.polls, m.recovers)
 	m.polls.WithLabelValues(otherHosts, outcomeRefused)
 	return m
 }
-
-// Gatherer gives the metrics to whoever shows them.
-func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // host has every series of a host from the start.
 func (m *Metrics) host(name string) {

@@ -47,10 +47,21 @@ var durationBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .2
 // scrapeTimeout is how long a scrape waits for the store. It leaves time within Prometheus's own limit of 10 seconds.
 const scrapeTimeout = 2 * time.Second
 
+// NewRegistry returns a registry with what every command shows: what was built, and the metrics of the process.
+func NewRegistry(b Build) *prometheus.Registry {
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "jobonce_build_info", Help: "Always 1; the labels say what was built.",
+	}, []string{"version", "commit", "goversion"})
+	build.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
+	r := prometheus.NewRegistry()
+	r.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
 // NewMetrics returns metrics that count from zero.
 func NewMetrics(b Build) *Metrics {
 	m := &Metrics{
-		registry: prometheus.NewRegistry(),
+		registry: NewRegistry(b),
 		rpc: grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
 			grpcprom.WithHistogramBuckets(durationBuckets))),
 		deliveries: make(map[job.Disposition]prometheus.Counter),
@@ -97,10 +108,6 @@ func NewMetrics(b Build) *Metrics {
 	conflicts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "jobonce_conflicts_total", Help: "Recorded deliveries that disagree with the stored one, by kind.",
 	}, []string{"kind"})
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "jobonce_build_info", Help: "Always 1; the labels say what was built.",
-	}, []string{"version", "commit", "goversion"})
-	build.WithLabelValues(b.Version, b.Commit, b.Go).Set(1)
 	// Every series is there from the start: a counter that appears with its first event hides that event from rate().
 	for n, name := range joboncev1.Disposition_name {
 		if n != 0 {
@@ -127,8 +134,7 @@ func NewMetrics(b Build) *Metrics {
 	for _, field := range []string{"event", "status", "traceparent"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.dropped, m.refused, m.lineWait, m.batchSize, m.batchDuration, build,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.dropped, m.refused, m.lineWait, m.batchSize, m.batchDuration)
 	return m
 }
 

@@ -132,7 +132,7 @@ func TestDocumented(t *testing.T) {
 
 // isCommands tells whether a metric is one of another command than serve.
 func isCommands(name string) bool {
-	return strings.HasPrefix(name, "jobonce_webhook_") || strings.HasPrefix(name, "jobonce_poll_")
+	return strings.HasPrefix(name, "jobonce_webhook_") || strings.HasPrefix(name, "jobonce_poll_") || strings.HasPrefix(name, "jobonce_worker_")
 }
 
 func TestValues(t *testing.T) {

@@ -5,12 +5,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -21,7 +22,10 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
 // flushTimeout is how long the spans that are left may take to be sent when the process ends.
@@ -34,31 +38,72 @@ type Tracing struct {
 }
 
 // NewTracing reads OpenTelemetry's environment variables. It returns nil unless they ask for traces, by OTEL_TRACES_EXPORTER=otlp
-// or by the address of a collector. service names the process unless OTEL_SERVICE_NAME does. Errors name the variable at fault. A
-// collector that is away is no error: its spans are dropped, and the log says so. The caller must close it.
-func NewTracing(ctx context.Context, service string, b Build, logger *slog.Logger) (*Tracing, error) {
+// or by the address of a collector. service names the process unless OTEL_SERVICE_NAME does. Nothing here ends a service that
+// works without traces: what is wrong in the environment, or with the collector, is a warning in the log, which names the variable
+// where it can, and shows no address or header. Spans that cannot be sent are dropped. The caller must close it.
+func NewTracing(ctx context.Context, service string, b Build, logger *slog.Logger) *Tracing {
+	otel.SetLogger(logr.New(libraryLog{logger}))
+	few := rate.NewLimiter(rate.Every(time.Minute), 1)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		if few.Allow() {
+			logger.Warn("something is wrong with the traces; the service goes on without", "error", err)
+		}
+	}))
 	on, err := tracesWanted()
-	if !on || err != nil {
-		return nil, err
+	var exporter sdktrace.SpanExporter
+	if on && err == nil {
+		exporter, err = newExporter(ctx)
 	}
-	exporter, err := newExporter(ctx)
 	if err != nil {
-		return nil, err
+		logger.Warn("there are no traces, though the environment asks for some", "error", err)
+	}
+	if !on || err != nil {
+		return nil
 	}
 	// What the environment says comes last, and wins.
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
 		attribute.String("service.name", service), attribute.String("service.version", b.Version)), resource.WithFromEnv())
-	if err != nil {
-		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	if err != nil { // It has what could be read.
+		logger.Warn("OTEL_RESOURCE_ATTRIBUTES cannot be read, wholly or in part")
 	}
-	few := rate.NewLimiter(rate.Every(time.Minute), 1)
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		if few.Allow() {
-			logger.Warn("traces cannot be sent; the service goes on without", "error", err)
-		}
-	}))
+	return newTracing(exporter, res)
+}
+
+func newTracing(exporter sdktrace.SpanExporter, res *resource.Resource) *Tracing {
 	// The sampler and the sizes of the queue are those of OTEL_TRACES_SAMPLER and OTEL_BSP_*, which the library reads.
-	return &Tracing{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))}, nil
+	return &Tracing{sdktrace.NewTracerProvider(sdktrace.WithBatcher(wordless{exporter}), sdktrace.WithResource(res))}
+}
+
+// wordless sends spans without the texts of errors. gRPC's handlers take these from the status of a call: from a peer, that is.
+type wordless struct{ sdktrace.SpanExporter }
+
+// ExportSpans implements [sdktrace.SpanExporter].
+func (w wordless) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	out := make([]sdktrace.ReadOnlySpan, len(spans))
+	for i, s := range spans {
+		out[i] = wordlessSpan{s}
+	}
+	return w.SpanExporter.ExportSpans(ctx, out)
+}
+
+type wordlessSpan struct{ sdktrace.ReadOnlySpan }
+
+// Status implements [sdktrace.ReadOnlySpan].
+func (s wordlessSpan) Status() sdktrace.Status {
+	return sdktrace.Status{Code: s.ReadOnlySpan.Status().Code}
+}
+
+// libraryLog is where OpenTelemetry's library says what it does not understand of the environment. What it was at is logged, and
+// not the value: that of OTEL_EXPORTER_OTLP_HEADERS is a secret, as a rule.
+type libraryLog struct{ log *slog.Logger }
+
+func (l libraryLog) Init(logr.RuntimeInfo)          {}
+func (l libraryLog) Enabled(int) bool               { return false }
+func (l libraryLog) Info(int, string, ...any)       {}
+func (l libraryLog) WithValues(...any) logr.LogSink { return l }
+func (l libraryLog) WithName(string) logr.LogSink   { return l }
+func (l libraryLog) Error(_ error, at string, _ ...any) {
+	l.log.Warn("a variable OTEL_EXPORTER_OTLP_... is not understood, and left out, wholly or in part", "at", at)
 }
 
 // tracesWanted tells whether the environment asks for traces.
@@ -80,14 +125,26 @@ func tracesWanted() (bool, error) {
 
 // newExporter makes the exporter of the protocol that the environment names. It reads the rest of the environment itself.
 func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
-	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {
-	case "grpc":
-		return otlptracegrpc.New(ctx)
-	case "http/protobuf":
-		return otlptracehttp.New(ctx)
-	default:
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	if protocol != "grpc" && protocol != "http/protobuf" {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL is %q, it must be grpc or http/protobuf", protocol)
 	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
+		value := strings.TrimSpace(os.Getenv(name))
+		if value == "" {
+			continue
+		}
+		// The library takes what it does not understand for its own default address.
+		u, err := url.Parse(value)
+		if err != nil || u.User != nil || protocol != "grpc" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+			return nil, fmt.Errorf("%s is not a URL such as http://otel-collector:4318, without a user", name)
+		}
+		break
+	}
+	if protocol == "grpc" {
+		return otlptracegrpc.New(ctx)
+	}
+	return otlptracehttp.New(ctx)
 }
 
 // Tracer makes spans; nil when tracing is off.
@@ -98,15 +155,33 @@ func (t *Tracing) Tracer() trace.Tracer {
 	return t.provider.Tracer("github.com/jobonce/jobonce")
 }
 
-// ServerHandler makes a span of each call to a server, but for those of health; nil when tracing is off.
+// ours are the methods whose calls get spans: those of the service itself. Peers choose the names of calls, of any length, and may
+// call what is not there.
+var ours = func() map[string]bool {
+	methods := make(map[string]bool)
+	for _, service := range []grpc.ServiceDesc{joboncev1.IdempotencyService_ServiceDesc, joboncev1.WorkService_ServiceDesc,
+		joboncev1.ExpectationService_ServiceDesc, joboncev1.AdminService_ServiceDesc} {
+		for _, method := range service.Methods {
+			methods["/"+service.ServiceName+"/"+method.MethodName] = true
+		}
+	}
+	return methods
+}()
+
+// options are those of both handlers. The metrics of calls are those of /metrics.
+func (t *Tracing) options() []otelgrpc.Option {
+	return []otelgrpc.Option{
+		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}), otelgrpc.WithMeterProvider(noop.NewMeterProvider()),
+		otelgrpc.WithFilter(func(call *stats.RPCTagInfo) bool { return ours[call.FullMethodName] }),
+	}
+}
+
+// ServerHandler makes a span of each call to the service's own methods; nil when tracing is off.
 func (t *Tracing) ServerHandler() stats.Handler {
 	if t == nil {
 		return nil
 	}
-	return otelgrpc.NewServerHandler(
-		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())),
-		otelgrpc.WithMeterProvider(noop.NewMeterProvider())) // The metrics of calls are those of /metrics.
+	return otelgrpc.NewServerHandler(t.options()...)
 }
 
 // ClientHandler makes a span of each call of a client, and sends its context along; nil when tracing is off.
@@ -114,9 +189,7 @@ func (t *Tracing) ClientHandler() stats.Handler {
 	if t == nil {
 		return nil
 	}
-	return otelgrpc.NewClientHandler(
-		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())), otelgrpc.WithMeterProvider(noop.NewMeterProvider()))
+	return otelgrpc.NewClientHandler(t.options()...)
 }
 
 // Close sends what is left, for 5 seconds at most.
