@@ -30,6 +30,8 @@ type Certificates struct {
 	log    *slog.Logger
 	watch  watcher
 	loaded atomic.Pointer[loaded]
+	// expired is what was said to have expired last. Only the goroutine that looks at the files uses it, and the start.
+	expired *loaded
 }
 
 // loaded is what was read from the files at one time.
@@ -54,15 +56,18 @@ func LoadCertificates(files CertificateFiles, log *slog.Logger) (*Certificates, 
 	if err != nil {
 		return nil, err
 	}
-	c.set(l)
+	c.loaded.Store(l)
+	c.sayExpired()
+	c.watch.each = c.sayExpired
 	return c, nil
 }
 
-// set has new connections use what was loaded.
-func (c *Certificates) set(l *loaded) {
-	c.loaded.Store(l)
-	if now := time.Now(); now.After(l.expires) {
-		c.log.Error("the certificate has expired; clients will refuse it", "file", c.files.Cert, "expired", l.expires)
+// sayExpired says once of a certificate in force that it has expired.
+func (c *Certificates) sayExpired() {
+	if l := c.loaded.Load(); l != c.expired && time.Now().After(l.expires) {
+		c.expired = l
+		c.log.Error("the certificate has expired, and clients refuse it; a new one in its place is taken without a restart",
+			"file", c.files.Cert, "expired", l.expires)
 	}
 }
 
@@ -124,7 +129,7 @@ func (c *Certificates) Run(ctx context.Context) {
 			c.log.Error("the TLS files have changed and cannot be used; the old ones stay in force", "error", err)
 			return
 		}
-		c.set(l)
+		c.loaded.Store(l)
 		c.log.Info("the TLS files have changed and are in force", "file", c.files.Cert, "expires", l.expires)
 	})
 }

@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -160,4 +161,32 @@ func TestMinVersion(t *testing.T) {
 			t.Errorf("at least %x: %v", version, err)
 		}
 	}
+}
+
+// TestExpiryIsSaid: once when the certificate in force expires, also long after the start, and again for another one.
+func TestExpiryIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, dir := testenv.NewCA(t, "ca"), t.TempDir()
+		write := func(p testenv.Pair) CertificateFiles {
+			return CertificateFiles{Cert: testenv.WriteFile(t, dir, "cert", p.Cert), Key: testenv.WriteFile(t, dir, "key", p.Key)}
+		}
+		log := new(testenv.Tail)
+		c, err := LoadCertificates(write(ca.IssueUntil(time.Now().Add(time.Hour))), slog.New(slog.NewTextHandler(log, nil)))
+		testenv.Must(t, err)
+		go c.Run(t.Context())
+		said := func(after time.Duration, want int) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if n := strings.Count(log.String(), "the certificate has expired"); n != want {
+				t.Errorf("it was said %d times, want %d", n, want)
+			}
+		}
+		said(59*time.Minute, 0)
+		said(2*time.Minute, 1)
+		said(time.Hour, 1)
+		write(ca.IssueUntil(time.Now().Add(time.Minute)))
+		said(50*time.Second, 1)
+		said(20*time.Second, 2)
+	})
 }

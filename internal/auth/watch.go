@@ -18,6 +18,8 @@ type watcher struct {
 	paths []string
 	// seen is what was found last, used what was told last.
 	seen, used [sha256.Size]byte
+	// each is called with every look, if it is set.
+	each func()
 }
 
 // start reads the files for the first time.
@@ -54,6 +56,9 @@ func (w *watcher) run(ctx context.Context, take func([][]byte, error)) {
 		}
 		if contents, changed, err := w.look(); changed {
 			take(contents, err)
+		}
+		if w.each != nil {
+			w.each()
 		}
 	}
 }

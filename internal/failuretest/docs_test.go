@@ -43,6 +43,36 @@ func TestDocumentedCodeIsTested(t *testing.T) {
 	}
 }
 
+// TestOperationsMessages: what docs/operations.md has the log and the commands say stands in the code.
+func TestOperationsMessages(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "operations.md"))
+	testenv.Must(t, err)
+	_, table, _ := strings.Cut(string(page), "\n| it says | ")
+	table, _, _ = strings.Cut(table, "\n\n")
+	messages := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(table, -1)
+	if len(messages) < 15 {
+		t.Fatalf("the table has %d messages", len(messages))
+	}
+	var code strings.Builder
+	for _, dir := range []string{"internal", "server", "client"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			code.Write(content)
+			return err
+		})
+		testenv.Must(t, err)
+	}
+	text := regexp.MustCompile(`" ?\+\s*"`).ReplaceAllString(code.String(), "") // what is broken into lines
+	for _, m := range messages {
+		if !strings.Contains(text, m[1]) {
+			t.Errorf("nothing says %q", m[1])
+		}
+	}
+}
+
 // TestDocumentedTestsExist: every test that docs/failures.md names exists, and each of the eight failures has its row.
 func TestDocumentedTestsExist(t *testing.T) {
 	docs := readDocs(t)

@@ -67,6 +67,8 @@ type preparation struct {
 	// blind is set once it was said that a build of the unique index may go unseen, hintless once the server was found to
 	// take no hint.
 	blind, hintless bool
+	// made is set when the first look found no collection.
+	made bool
 	// said and saidLevel are what was logged last about the unready store.
 	said      string
 	saidLevel slog.Level
@@ -198,6 +200,10 @@ func (p *preparation) report(err error) {
 		select {
 		case <-p.ready:
 		default:
+			if p.made {
+				p.log.Warn("the collection was not there, and was made: no job is known. Unless this is a new service, it is another one than "+
+					"the jobs are in; look at the URI, --mongodb-database and --mongodb-collection", "store", p.String())
+			}
 			close(p.ready)
 		}
 	case bad && before == nil:
@@ -245,6 +251,9 @@ func (p *preparation) look(suspect bool) error {
 	}
 	if err != nil {
 		return err
+	}
+	if p.unique == nil && len(found.names) == 0 {
+		p.made = true
 	}
 	if err := p.ensureUnique(ctx, &found, suspect); err != nil {
 		return err

@@ -292,7 +292,8 @@ func (s *Store) inspect(ctx context.Context) (f fileState, err error) {
 	case app != applicationID:
 		return f, fmt.Errorf("%w; choose another --data-dir", ErrForeign)
 	case f.schema > schemaVersion:
-		return f, fmt.Errorf("%w (schema %d, this one knows %d); use that version", ErrNewer, f.schema, schemaVersion)
+		return f, fmt.Errorf("%w (schema %d, this one knows %d); use that version, or serve the copy that its upgrade has left beside the file, "+
+			"which knows nothing that was recorded since", ErrNewer, f.schema, schemaVersion)
 	case f.schema < 1:
 		return f, fmt.Errorf("%w: it has no schema; restore a backup", ErrDamaged)
 	}
