@@ -5,9 +5,17 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	must(t, err)
+	return path
+}
 
 // image is what the last stage of the Dockerfile says.
 type image struct {
@@ -54,6 +62,14 @@ func readImage(t *testing.T) (image, string) {
 // a volume. The health check that the image names says that it is ready.
 func TestImage(t *testing.T) {
 	im, text := readImage(t)
+	outside := strings.Fields(read(t, "../.dockerignore"))
+	for dir := range strings.FieldsSeq(run(t, os.Environ(), "go", "-C", "../..", "list", "-deps", "-f", "{{if not .Standard}}{{if .Module.Main}}{{.Dir}}{{end}}{{end}}", "./cmd/jobonce")) {
+		within, err := filepath.Rel(absolute(t, "../.."), dir)
+		must(t, err)
+		if top, _, _ := strings.Cut(within, "/"); slices.Contains(outside, top) {
+			t.Errorf("the image is built of %s, which .dockerignore leaves out", within)
+		}
+	}
 	if im.from != "scratch" || im.user != "65532:65532" || !strings.Contains(text, "CGO_ENABLED=0") || !strings.Contains(text, "-trimpath") {
 		t.Fatalf("the image is %+v", im)
 	}
@@ -96,9 +112,9 @@ func TestImage(t *testing.T) {
 		return append([]string{"unshare", "--mount", "sh", "-ec", enter, "sh", root, data, im.user}, argv...)
 	}
 	// The ports are the system's here.
-	env := append(im.env, "JOBONCE_LISTEN=127.0.0.1:0", "JOBONCE_OPS_LISTEN=unix:/data/ops")
+	env := append(im.env, "JOBONCE_LISTEN=127.0.0.1:0", "JOBONCE_OPS_LISTEN=unix:/data/ops", "JOBONCE_HTTP_LISTEN=127.0.0.1:0", "JOBONCE_UI_LISTEN=127.0.0.1:0")
 	p := start(t, env, within(append(im.entrypoint, im.cmd...)...)...)
-	if !strings.Contains(p.line, "embedded store /data") {
+	if !strings.Contains(p.line, " and http://127.0.0.1:") || !strings.Contains(p.line, "embedded store /data") {
 		t.Errorf("it says %q", p.line)
 	}
 	if said := run(t, env, within(im.health...)...); said != "ok\n" {

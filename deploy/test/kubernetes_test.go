@@ -3,11 +3,14 @@ package deploy_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -143,5 +146,41 @@ func TestKubernetesArguments(t *testing.T) {
 		if strings.HasPrefix(value, "/") && !mounted {
 			t.Errorf("%s is not mounted", arg)
 		}
+		if host, port, err := net.SplitHostPort(value); err == nil {
+			// The page is for those who may reach into the pod.
+			open := slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return fmt.Sprint(p.ContainerPort) == port })
+			if open != (host == "0.0.0.0") || open == (flag == "--ui-listen") || !open && host != "127.0.0.1" {
+				t.Errorf("%s, and the pod's ports are %v", arg, container.Ports)
+			}
+		}
+	}
+}
+
+// TestKubernetesProcess starts the process with the arguments of the pod, its files in another place. It is reached by TLS alone, over
+// gRPC and over HTTP, and the page, too.
+func TestKubernetesProcess(t *testing.T) {
+	uri := os.Getenv("JOBONCE_TEST_MONGODB_URI")
+	if uri == "" {
+		skip(t, "there is no MongoDB: JOBONCE_TEST_MONGODB_URI is not set")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"mongodb", "tls", "auth"} {
+		must(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "mongodb/uri"), []byte(uri+"\n"), 0o600))
+	selfSigned(t, filepath.Join(dir, "tls/tls.crt"), filepath.Join(dir, "tls/tls.key"))
+	entry := run(t, nil, binary(t), "token", "new", "--name", "shop", "--allow", "record")
+	must(t, os.WriteFile(filepath.Join(dir, "auth/auth.yaml"), []byte("callers:\n"+entry[strings.Index(entry, "- name:"):]+"...\n"), 0o600))
+	args := []string{binary(t)}
+	for _, arg := range readManifests(t).deployment.Spec.Template.Spec.Containers[0].Args {
+		arg = strings.ReplaceAll(arg, "=/run/jobonce/", "="+dir+"/")
+		if flag, _, _ := strings.Cut(arg, "="); strings.HasSuffix(flag, "listen") {
+			arg = flag + "=127.0.0.1:0" // The ports are the system's here.
+		}
+		args = append(args, arg)
+	}
+	p := start(t, nil, append(args, "--mongodb-database", fmt.Sprintf("deploy_%d", time.Now().UnixNano()))...)
+	if !regexp.MustCompile(` and https://\S+, MongoDB `).MatchString(p.line) {
+		t.Errorf("it says %q", p.line)
 	}
 }
