@@ -7,7 +7,7 @@ import (
 )
 
 // status has the answer to each reason. What can be mended, here or by the service's operator, is 503, so that the sender
-// delivers again; 409 and 410 are never said, since senders take them for a wish to hear no more.
+// delivers again. 409 and 410 are never used: senders take them for a wish to hear no more.
 var status = map[Reason]int{
 	Handshaken: http.StatusOK,
 	Unreadable: http.StatusServiceUnavailable,

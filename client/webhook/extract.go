@@ -127,8 +127,8 @@ func with(id, more func(*Item) (string, error)) func(*Item) (string, error) {
 	}
 }
 
-// signedID is the header that is signed as the id, by the scheme that the request is signed by; where none is, the value of another
-// function. A header beside it could be changed by whoever replays a delivery, to make a job of its own.
+// signedID takes the id from the header that the request's scheme signs, or from otherwise where the scheme signs none. Whoever
+// replays a delivery could change a header that is not signed, and make another job of it.
 func signedID(otherwise func(*Item) (string, error)) func(*Item) (string, error) {
 	return func(i *Item) (string, error) {
 		if s := i.Request.scheme; s != nil && s.has("id") {

@@ -73,7 +73,7 @@ func newFetcher(c *http.Client, now func() time.Time) *fetcher {
 	return &fetcher{client: &own, now: now, kept: make(map[string]*fetched)}
 }
 
-// get returns what parse makes of the content of an address, kept for maxAge at most. Of many who ask one fetches.
+// get returns what parse makes of the content of an address, kept for maxAge at most. Of several callers, one fetches.
 func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration, parse func([]byte, *fetched) error) *fetched {
 	f.mu.Lock()
 	got, ok := f.kept[address]
@@ -102,7 +102,7 @@ func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration,
 	}
 	switch {
 	case err != nil && ok && got.err == nil && f.now().Sub(got.from) < keptFor:
-		fresh.keys, fresh.cert, fresh.from = got.keys, got.cert, got.from // What was good for a day is still.
+		fresh.keys, fresh.cert, fresh.from = got.keys, got.cert, got.from // What was good for a day still is.
 	case err != nil:
 		fresh.err = fmt.Errorf("%s: %w", address, err)
 	}
@@ -113,7 +113,7 @@ func (f *fetcher) get(ctx context.Context, address string, maxAge time.Duration,
 	return fresh
 }
 
-// makeRoom forgets an address when there are many, rather one that failed: forged requests name many that do not exist.
+// makeRoom forgets an address when there are many, one that failed if there is one: forged requests name many that do not exist.
 func (f *fetcher) makeRoom() {
 	if len(f.kept) < maxKept {
 		return

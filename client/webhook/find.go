@@ -72,7 +72,7 @@ func (c *config) find(req *Request, sum []byte, omitted int64) *outcome {
 	return out
 }
 
-// onlyFirst keeps the error short: thousands of items may fail alike.
+// onlyFirst keeps the first error: thousands of items may fail alike.
 func onlyFirst(before, err error) error {
 	if before != nil {
 		return nil
@@ -170,7 +170,8 @@ func jobID(prefix, id string) string {
 	return prefix + id[:cut] + end
 }
 
-// requests are the calls for what was found and is to be recorded, which recorded has. What is unreadable starts nothing.
+// requests makes the calls that record what was found, and returns with them those items that have one. What is unreadable
+// starts no work.
 func (c *config) requests(
 	header http.Header, items []*found,
 ) (recorded []*found, reqs []*joboncev1.RecordDeliveryRequest) {

@@ -71,7 +71,7 @@ func WithReadTimeout(d time.Duration) Option { return func(o *options) { o.readT
 // WithReport has fn called for every request.
 func WithReport(fn ReportFunc) Option { return func(o *options) { o.report = fn } }
 
-// WithClock takes the time that signatures are held against from now. Default [time.Now].
+// WithClock has now tell the time by which the age of signatures is judged. Default [time.Now].
 func WithClock(now func() time.Time) Option { return func(o *options) { o.now = now } }
 
 // WithHTTPClient fetches keys and certificates, and confirms subscriptions of SNS, with c. It never follows redirects.
@@ -103,7 +103,7 @@ func NewHandler(jobs Jobs, source Source, opts ...Option) (*Handler, error) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), h.source.AnswerWithin)
-	defer cancel() // What is recorded is recorded also when the sender hangs up.
+	defer cancel() // Recording goes on when the sender hangs up.
 	out := h.handle(ctx, w, r)
 	h.decide(out)
 	out.Source, out.Duration = h.source.Name, time.Since(begin)
@@ -169,8 +169,8 @@ func (h *Handler) examine(ctx context.Context, w http.ResponseWriter, r *http.Re
 	return h.source.find(req, sum[:], 0)
 }
 
-// Where the signature stands within the body, strangers have it decoded, and JSON can take some 70 times its size: of bodies over
-// largeBody, in bytes, maxDecoding are decoded at once.
+// A signature that stands within the body can be checked only once a stranger's JSON is decoded, which can take some 70 times its
+// size. Of bodies over largeBody bytes, maxDecoding are decoded at a time.
 const (
 	largeBody   = 16 << 10
 	maxDecoding = 4

@@ -93,8 +93,8 @@ func slackHandshake(_ context.Context, _ *Handler, req *Request) (*reply, *refus
 	return plain(challenge), nil
 }
 
-// zoomHandshake signs plainToken with the secret that the request is signed with: while secrets are rotated, Zoom may know but one of
-// them (github.com/zoom/webhook-sample, index.js).
+// zoomHandshake signs plainToken with the secret that the request is signed with: while secrets are rotated, Zoom may know only one
+// of them (github.com/zoom/webhook-sample, index.js).
 func zoomHandshake(ctx context.Context, h *Handler, req *Request) (*reply, *refusal) {
 	body, err := req.JSON()
 	if err != nil {

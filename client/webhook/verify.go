@@ -33,7 +33,7 @@ type evidence struct {
 	fetch   *fetcher
 }
 
-// scheme returns the scheme that a request is signed by, by its headers: the first if by none, so that errors name the usual
+// scheme returns the scheme whose header the request has. Where it has none, it returns the first, so that errors name the usual
 // header.
 func (c *config) scheme(header http.Header) *scheme {
 	for _, s := range c.signatures {
@@ -171,8 +171,8 @@ func (s *scheme) read(req *Request) (*sent, *refusal) {
 	return out, nil
 }
 
-// readTime reads a time that stands in the body. Where it is no part of what is signed beside the body, this waits until the signature
-// is found good: strangers' bodies are not decoded.
+// readTime reads a time that stands in the body. Where the template does not name the time, this is done after the signature was
+// found good, so that strangers' bodies are not decoded.
 func (s *scheme) readTime(req *Request, out *sent) *refusal {
 	if s.TimestampField == "" {
 		return nil
@@ -314,8 +314,8 @@ func params(req *Request) string {
 	return b.String()
 }
 
-// coversBody refuses a body that is no form where only a form is signed, unless the URL that is signed has its hash: which may
-// be the configured one, and not that of the request.
+// coversBody refuses a body that is no form where only a form is signed, unless the signed URL has the body's hash. That URL may
+// be the configured one, and not the request's.
 func (s *scheme) coversBody(e *evidence) *refusal {
 	req := e.req
 	if !s.has("params") || s.has("body") || s.has("sha256") {
@@ -341,7 +341,7 @@ func (s *scheme) coversBody(e *evidence) *refusal {
 	return nil
 }
 
-// inTime holds the time that was signed against the clock.
+// inTime compares the time that was signed with the clock.
 func (s *scheme) inTime(sent *sent, now time.Time) *refusal {
 	if s.Unit == "" {
 		return nil

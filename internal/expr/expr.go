@@ -97,7 +97,7 @@ func costs() cel.ProgramOption {
 	}))
 }
 
-// unbounded are functions of CEL's library that make more in one step than the limit could stop: it is looked at after each.
+// unbounded are functions of CEL's library that can make too much in one step: the limit is looked at only between steps.
 var unbounded = []string{"replace", "join", "format"}
 
 // Program is a compiled expression. It is safe for concurrent use.
@@ -151,13 +151,13 @@ func (l *Language) Compile(source string, want Result) (*Program, error) {
 	return &Program{source: source, want: want, program: program, reads: reads}, nil
 }
 
-// Error is why an expression gave nothing. It has nothing in it of what the expression has read.
+// Error says why an expression gave nothing. It holds nothing of what the expression has read.
 type Error struct{ Problem string }
 
 func (e *Error) Error() string { return e.Problem }
 
-// Variables gives the value of a variable, made when it is asked for. Its error becomes that of the evaluation, where the
-// expression does not do without.
+// Variables gives the value of a variable, made when it is asked for. Its error becomes that of the evaluation, unless the
+// expression does without the variable.
 type Variables func(name string) (any, error)
 
 // ResolveName implements [interpreter.Activation].
@@ -180,7 +180,7 @@ func (p *Program) eval(ctx context.Context, vars Variables) (ref.Val, error) {
 	return nil, p.explain(ctx, err)
 }
 
-// explain says what is wrong in words that are known to have nothing of the input in them.
+// explain says what is wrong, in words of which none is of the input.
 func (p *Program) explain(ctx context.Context, err error) error {
 	own := (*Error)(nil)
 	cancelled := interpreter.EvalCancelledError{}

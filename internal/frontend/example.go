@@ -11,7 +11,7 @@ import (
 	"github.com/jobonce/jobonce/client/webhook"
 )
 
-// check finds out whether the example comes out as is expected.
+// check tries the example, and fails unless it comes out as it should.
 func (e *Example) check(s *Source, h *webhook.Handler) error {
 	body := []byte(e.Body)
 	if e.BodyFile != "" {
@@ -38,7 +38,7 @@ func (e *Example) check(s *Source, h *webhook.Handler) error {
 	return nil
 }
 
-// compare is nil when what came out is what is expected.
+// compare returns how what came out differs from the example.
 func (e *Example) compare(got webhook.Explanation) error {
 	var recorded []webhook.ExplainedItem
 	filtered := 0

@@ -33,7 +33,7 @@ const (
 )
 
 const (
-	// refusedPath and refusedBusy are why a request comes to no source.
+	// refusedPath and refusedBusy say why a request reached no source.
 	refusedPath = "path"
 	refusedBusy = "busy"
 	// linesPerSecond bounds how many refused requests are logged: anybody can send them.
@@ -60,7 +60,7 @@ type Config struct {
 	TrustedProxies []netip.Prefix
 	// TLS secures the connections. nil: plaintext.
 	TLS *tls.Config
-	// Now is the time that signatures are held against. nil: time.Now.
+	// Now tells the time by which the age of signatures is judged. nil: time.Now.
 	Now func() time.Time
 	// Tracer makes a span of each request to a source. nil: there are none.
 	Tracer trace.Tracer
@@ -198,7 +198,7 @@ func (f *Frontend) held(r *http.Request) int64 {
 	return int64(f.cfg.MaxBody)
 }
 
-// refuse answers a request that comes to no source.
+// refuse answers a request that reaches no source.
 func (f *Frontend) refuse(w http.ResponseWriter, r *http.Request, reason string, status int, text string) {
 	if m := f.cfg.Metrics; m != nil {
 		m.refused.WithLabelValues(reason).Inc()
@@ -221,7 +221,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
-// asSent is the request as its sender made it, by the words of a proxy that is trusted. Those of others are not heard.
+// asSent is the request as its sender made it, as far as a trusted proxy says so in its headers. Those of other peers do not count.
 func (f *Frontend) asSent(r *http.Request) *http.Request {
 	if !f.trusts(r.RemoteAddr) {
 		return r

@@ -57,7 +57,7 @@ func (m *Metrics) WatchCertificate(expires func() time.Time) {
 	}, func() float64 { return float64(expires().Unix()) }))
 }
 
-// add has a source's metrics be there before the first request.
+// add makes a source's metrics, so that they are there before its first request.
 func (m *Metrics) add(source string) {
 	for _, reason := range webhook.Reasons() {
 		m.requests.WithLabelValues(source, string(reason))

@@ -79,7 +79,7 @@ func (s *secrets) with(contents [][]byte) (all []string, err error) {
 
 func (s *secrets) get() []string { return *s.now.Load() }
 
-// run takes the files again when they change, until ctx ends. What cannot be used leaves the old ones in force.
+// run reads the files again when they change, until ctx ends. Secrets that cannot be used leave the old ones in force.
 func (s *secrets) run(ctx context.Context, check func([]string) error, log *slog.Logger) {
 	if s.files == nil {
 		return

@@ -84,7 +84,7 @@ func (s *Source) source(secrets, verifyTokens func() []string) (webhook.Source, 
 		PublicURL: s.PublicURL, Tolerance: s.Tolerance, IDPrefix: s.IDPrefix, AllEvents: s.AllEvents, RecordOnly: s.RecordOnly,
 		VerifyTokens: verifyTokens, Success: s.Success, AnswerWithin: s.AnswerWithin,
 	}
-	// Without a job_id, whether the preset's stands in a header is for the preset to say.
+	// Without a job_id, the preset knows whether its own stands in a header.
 	out.IDInHeader = s.Items == "" && (s.JobID == "" || s.Provider == "" || s.When != "" || s.AllEvents)
 	for _, f := range []struct {
 		key, source string

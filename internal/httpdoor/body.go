@@ -61,7 +61,7 @@ func (b *body) grow(size int) bool {
 	return true
 }
 
-// drop gives the body away.
+// drop forgets the body, and gives its room back.
 func (b *body) drop() {
 	b.room.held.Add(-int64(cap(b.data)))
 	b.data = nil
@@ -73,7 +73,7 @@ func (b *body) Read([]byte) (int, error) { return 0, io.EOF }
 // Close is for net/http.
 func (b *body) Close() error { return nil }
 
-// enter is what a request goes through that has a method: its form is checked and its body read.
+// enter checks the form of a request that has a method, and reads its body.
 func (d *Door) enter(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, params map[string]string) {
 		if bad := checkForm(r); bad != nil {
@@ -104,7 +104,7 @@ func (d *Door) enter(next runtime.HandlerFunc) runtime.HandlerFunc {
 // quiet does not tell the gateway of peers that have gone, each of which it would log as an error.
 type quiet struct{ http.ResponseWriter }
 
-// Write fails never.
+// Write never fails.
 func (q quiet) Write(b []byte) (int, error) {
 	_, _ = q.ResponseWriter.Write(b)
 	return len(b), nil

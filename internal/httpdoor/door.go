@@ -1,6 +1,6 @@
-// Package httpdoor is the HTTP/JSON door: it makes gRPC calls of HTTP requests, by the rules of proto/jobonce/v1/http.yaml, and
-// makes them on connections in memory, one for each connection of its own. Who calls, and what they may, the door of gRPC
-// decides, as for any call.
+// Package httpdoor is the HTTP/JSON door. It turns HTTP requests into gRPC calls, by the rules of proto/jobonce/v1/http.yaml, and
+// sends them over connections in memory, one for each connection of its own. The door of gRPC decides who calls and what
+// they may, as for any call.
 package httpdoor
 
 import (
@@ -154,7 +154,7 @@ func (d *Door) greet(next http.Handler) http.Handler {
 	})
 }
 
-// stranger is why the request is nobody's; nil when it is somebody's, or nobody needs to be anybody.
+// stranger is why the request has no caller; nil when it has one, or when no callers are configured.
 func (d *Door) stranger(r *http.Request) error {
 	if d.cfg.Callers == nil {
 		return nil

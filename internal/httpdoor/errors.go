@@ -106,7 +106,7 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 	answer(w, code, st)
 }
 
-// unrouted answers a request for what there is not.
+// unrouted answers a request that no rule fits.
 func (d *Door) unrouted(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 	message := "there is nothing at this path"
 	if code == http.StatusMethodNotAllowed {
@@ -134,7 +134,7 @@ func answer(w http.ResponseWriter, code int, st *status.Status) {
 		}
 	}
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(st.Proto())
-	if err != nil { // A detail of no type that is known here.
+	if err != nil { // A detail of a type that is not known here.
 		text = []byte(`{"code":13,"message":"the error cannot be written"}`)
 	}
 	h.Set("Content-Type", "application/json")

@@ -139,7 +139,7 @@ type requestKey struct{}
 // request is what a call needs to know of the request that it is made of.
 type request struct {
 	secured *tls.ConnectionState
-	// stranger is why the request was nobody's when its body was to be read, which was then not done.
+	// stranger is why the request had no caller when its body was to be read. The body was then left unread.
 	stranger error
 	// answer is the size of the answer, as it is held until the peer has read it.
 	answer int64
@@ -160,7 +160,7 @@ func (c calls) Invoke(ctx context.Context, method string, req, resp any, opts ..
 		return err
 	}
 	err = conn.Invoke(ctx, method, req, resp, opts...)
-	if err == nil && r.stranger != nil { // It is somebody's by now, but the call was made without its body.
+	if err == nil && r.stranger != nil { // It has a caller by now, but the call was made without its body.
 		err = status.Error(codes.Unavailable, r.stranger.Error())
 	}
 	if msg, ok := resp.(proto.Message); ok && err == nil {

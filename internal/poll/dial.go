@@ -57,7 +57,7 @@ func public(a netip.Addr) bool {
 }
 
 // dialer connects to public addresses alone, unless private is set. The address is looked at when the socket is about to be
-// connected to it: whatever a name stood for before counts for nothing.
+// connected to it: what a name stood for before does not count.
 func dialer(private bool) *net.Dialer {
 	d := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	if !private {

@@ -64,14 +64,14 @@ func (c *command) work(ctx context.Context, w *client.Work) error {
 	cmd.Args[0] = c.Command[0]
 	cmd.Env = c.env
 	for _, v := range about(w) {
-		// No variable holds a NUL. A command that cannot be started for that would pass for one that is away.
+		// No variable can hold a NUL. A command that does not start because of one would be taken for one that is missing.
 		cmd.Env = append(slices.Clip(cmd.Env), v.variable+"="+strings.ReplaceAll(v.value, "\x00", "\uFFFD"))
 	}
 	if trace := traceparent(w.Job); trace != "" {
 		cmd.Env = append(slices.Clip(cmd.Env), "TRACEPARENT="+trace)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), stdout, stderr
-	// Who has left a child behind that holds the output open does not hold up the job.
+	// A child that was left behind and keeps the output open does not hold up the job.
 	cmd.WaitDelay = c.KillAfter
 	ownGroup(cmd)
 	if err := cmd.Start(); err != nil {
@@ -103,7 +103,7 @@ func (c *command) work(ctx context.Context, w *client.Work) error {
 	return err
 }
 
-// end ends the command and all that it has started in its process group: it is asked to first.
+// end asks the command, and all that it has started in its process group, to end, and then kills what is left.
 func (c *command) end(cmd *exec.Cmd, ended <-chan error) {
 	askGroup(cmd)
 	timer := time.NewTimer(c.KillAfter)

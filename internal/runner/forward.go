@@ -119,7 +119,7 @@ func (f *forward) work(ctx context.Context, w *client.Work) error {
 	if done {
 		limit = maxResultBytes
 	}
-	// What has arrived when the time is up, or the connection ends, is what there is: the status has decided.
+	// A body that is cut short is taken as far as it came: the status has decided.
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, int64(limit+moreBytes)))
 	if done {
 		if f.ResultBody {
@@ -184,8 +184,8 @@ func about(w *client.Work) []fact {
 	}
 }
 
-// unanswered is the error of a job that got no answer. One that was not even sent, as there is no connection, says nothing about
-// the job: neither does one over TLS that the receiver cannot prove to be its own.
+// unanswered is the error of a job that got no answer. That there is no connection, or that its TLS certificate is not the
+// receiver's, says nothing about the job.
 func (f *forward) unanswered(ctx, timed context.Context, connected bool, err error) error {
 	var inner *url.Error
 	if errors.As(err, &inner) { // It repeats the URL.

@@ -25,7 +25,7 @@ const (
 	maxErrorBytes  = 4 << 10
 )
 
-// moreBytes is what is read of a text beyond what is kept, lest the character at the cut counts as one that is malformed.
+// moreBytes is how much more of a text is read than is kept, so that the character at the cut is not taken for a malformed one.
 const moreBytes = utf8.UTFMax - 1
 
 // failure is why the work of a job was not done. The log has what happened; what the program said about it may hold anything,
@@ -88,7 +88,7 @@ func messageID(job *joboncev1.Job) string {
 	return id
 }
 
-// whole has jobs given up whose body was too large to be kept: no program could do their work.
+// whole gives up jobs whose body was too large to be kept: no program could do their work.
 func whole(fn client.WorkFunc) client.WorkFunc {
 	return func(ctx context.Context, w *client.Work) error {
 		if n := w.Job.GetPayloadOmittedBytes(); n > 0 {
@@ -98,7 +98,7 @@ func whole(fn client.WorkFunc) client.WorkFunc {
 	}
 }
 
-// clean is text as the service takes it, cut to so many bytes at a character. Of a longer text it is to get moreBytes beyond them.
+// clean is text as the service takes it, cut at a character to limit bytes at most. A longer text has moreBytes beyond them.
 func clean(text []byte, limit int) string {
 	s := strings.ToValidUTF8(string(text), "\uFFFD")
 	if len(s) <= limit {

@@ -22,8 +22,8 @@ const (
 	maxToken = 3800
 )
 
-// cookieName is the name of the cookie. Browsers take __Host- for a promise that this host has set it, over TLS and for itself
-// alone, and some keep no secure cookie of a server in plaintext, not even on this machine.
+// cookieName is the name of the cookie. A browser keeps a __Host- cookie only when this host has set it, over TLS and for itself
+// alone. In plaintext the name has no prefix, since some browsers then keep no secure cookie, not even on this machine.
 func (p *Page) cookieName() string {
 	if p.cfg.Certificates != nil {
 		return "__Host-jobonce"
@@ -31,7 +31,7 @@ func (p *Page) cookieName() string {
 	return "jobonce"
 }
 
-// cookie keeps the token in the browser. It says itself when it ends, for browsers that keep cookies for longer.
+// cookie keeps the token in the browser. Its value says when it ends, for browsers that keep cookies for longer.
 func (p *Page) cookie(token string) *http.Cookie {
 	c := &http.Cookie{
 		Name: p.cookieName(), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: p.cfg.Certificates != nil, MaxAge: -1,
