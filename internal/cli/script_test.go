@@ -36,6 +36,7 @@ func runScripts(t *testing.T, dir string, variables map[string]string) {
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			env.Values[serving{}] = new(*process)
+			env.Setenv("GORACE", testenv.RaceOptions)
 			for name, value := range variables {
 				env.Setenv(name, value)
 			}

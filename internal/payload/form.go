@@ -32,9 +32,6 @@ const (
 	always Form = 1 << 14
 )
 
-// Known tells whether this version can render the form.
-func (f Form) Known() bool { return 0 <= f && f <= MaxForm }
-
 // escapeClass says for each byte which part of a form has it escaped; zero for
 // one that never is. E2 begins U+2028 and U+2029, among others.
 var escapeClass = func() (classes [256]Form) {

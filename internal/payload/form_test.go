@@ -109,7 +109,7 @@ func TestFormNumbers(t *testing.T) {
 			t.Errorf("%q: form %b, %t, want %b", text, form, ok, want)
 		}
 	}
-	if MaxForm != 2047 || !MaxForm.Known() || (MaxForm + 1).Known() || Form(-1).Known() {
+	if MaxForm != 2047 {
 		t.Errorf("the largest form is %d", MaxForm)
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// The environment that names a database for the tests; `testdb run` sets both. The directory tells that the database
-// is testdb's, and can be killed.
+// The environment that names a database for the tests; `testdb run` sets both. The directory is testdb's for that database.
 const (
 	envURI = "JOBONCE_TEST_MONGODB_URI"
 	envDir = "JOBONCE_TEST_DB_DIR"
@@ -25,7 +24,7 @@ const (
 // server is a database that tests may use.
 type server struct {
 	uri  string
-	dir  string // testdb's directory; empty when the database is not testdb's
+	dir  string // testdb's directory, when this process had it start the database
 	stop func() // nil when this process did not start it
 }
 
@@ -37,28 +36,24 @@ var shared struct {
 }
 
 // MongoURI returns the client URI of the database that this process's tests share, and starts one on first use when
-// there is none. It looks at JOBONCE_TEST_MONGODB_URI, then for a mongod on PATH, then at the script testdb beside
-// this file, which needs root on Debian and, the first time on a machine, several minutes.
+// there is none. It looks at JOBONCE_TEST_MONGODB_URI, then for a mongod on PATH, then at the script testdb beside this
+// file, which needs root on Debian and, the first time on a machine, several minutes. Other packages' tests use it at the same
+// time: a test that kills its database has one of its own, by [PrivateMongo].
 //
 // Without any, the test is skipped; it fails when CI is set in the environment, so that a run that was to test the
 // database cannot pass without one.
 func MongoURI(t testing.TB) string {
 	t.Helper()
-	return sharedServer(t).uri
-}
-
-func sharedServer(t testing.TB) *server {
-	t.Helper()
 	shared.once.Do(func() { shared.server, shared.err = findServer() })
 	if shared.err != nil {
 		unavailable(t, shared.err)
 	}
-	return shared.server
+	return shared.server.uri
 }
 
 func findServer() (*server, error) {
 	if uri := os.Getenv(envURI); uri != "" {
-		return &server{uri: uri, dir: os.Getenv(envDir)}, nil
+		return &server{uri: uri}, nil
 	}
 	if mongod, err := exec.LookPath("mongod"); err == nil {
 		return startMongod(mongod)

@@ -18,6 +18,10 @@ import (
 // envRole makes a test binary something else than tests.
 const envRole = "JOBONCE_TEST_ROLE"
 
+// RaceOptions has the race detector end a process at the first race, which whoever waits for the process then finds. Without
+// the rest, a process that was built with the detector sleeps for a second before it ends, to see whether there is one more.
+const RaceOptions = "halt_on_error=1 atexit_sleep_ms=0"
+
 // Roles are what a test binary can be instead of tests: functions that take the arguments and return the exit code.
 type Roles map[string]func(args []string) int
 
@@ -65,8 +69,7 @@ func (p Program) Start() (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A race ends the process, which whoever kills it then finds.
-	env := []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(), "GORACE=halt_on_error=1"}
+	env := []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir(), "GORACE=" + RaceOptions}
 	path := p.Path
 	if path == "" {
 		path, env = self, append(env, envRole+"="+p.Role)

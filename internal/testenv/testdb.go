@@ -65,29 +65,6 @@ func (m *Mongo) testdb(t testing.TB, command string) {
 	Must(t, runTestdb(commandTimeout, command, m.dir))
 }
 
-// KillDatabase is Mongo.Kill for the database at MongoURI. Every test that shares it sees the outage, those of packages
-// that run at the same time included, so PrivateMongo is nearly always the better choice. It skips the test when that
-// database is not testdb's.
-func KillDatabase(t testing.TB) {
-	t.Helper()
-	sharedMongo(t).Kill(t)
-}
-
-// StartDatabase is Mongo.Start for the database at MongoURI, after KillDatabase.
-func StartDatabase(t testing.TB) {
-	t.Helper()
-	sharedMongo(t).Start(t)
-}
-
-func sharedMongo(t testing.TB) *Mongo {
-	t.Helper()
-	s := sharedServer(t)
-	if s.dir == "" {
-		t.Skipf("the database at %s was not started by testdb, so it cannot be killed and started again", s.uri)
-	}
-	return &Mongo{URI: s.uri, dir: s.dir}
-}
-
 // startTestdb starts a database that lives until stop is called or this process ends, in whatever way: the script
 // holds the reading end of a pipe from this process, and cleans up when that closes.
 func startTestdb() (*server, error) {
