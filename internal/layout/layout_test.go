@@ -55,7 +55,7 @@ var allowed = map[string][]string{
 	"internal/providersim":       {},
 	"internal/storetest":         {"internal/job", "internal/testenv"},
 	"internal/testenv":           {},
-	"internal/testenv/embedded":  {"internal/batch", "internal/sqlitestore", "internal/testenv", "server"},
+	"internal/testenv/embedded":  {"internal/batch", "internal/job", "internal/sqlitestore", "internal/testenv", "server"},
 	"internal/testenv/wire":      {},
 	"internal/testenv/wireproxy": {"internal/testenv/wire"},
 }

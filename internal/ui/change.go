@@ -1,13 +1,14 @@
 package ui
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
@@ -20,27 +21,29 @@ const (
 
 // order is what a form asks for.
 type order struct {
-	// Do is what is to be done, Verb how people say that.
-	Do, Verb string
-	Jobs     []handle
-	Force    bool
+	// Do is what is to be done, Verb and Past how people say that.
+	Do, Verb, Past string
+	Jobs           []handle
+	Force          bool
 	// Back is the address of the view that the form was on.
 	Back string
 }
 
 // readOrder reads a form. The error is a [refusal], also for a viewer who may change nothing.
 func (p *Page) readOrder(r *request) (o order, err error) {
-	if err := r.ParseForm(); err != nil {
-		return o, fmt.Errorf("read the form: %w", err)
+	if err := r.ParseForm(); errors.As(err, new(*http.MaxBytesError)) {
+		return o, err
+	} else if err != nil {
+		return o, &refusal{http.StatusBadRequest, "The form cannot be read.", ""}
 	}
 	o = order{Do: r.PostFormValue("do"), Force: r.PostFormValue("force") == "yes", Back: here(r.PostFormValue("back"))}
 	switch o.Do {
 	case requeue:
-		o.Verb = "Requeue"
+		o.Verb, o.Past = "Requeue", "Requeued"
 	case remove:
-		o.Verb = "Delete"
+		o.Verb, o.Past = "Delete", "Deleted"
 	default:
-		return o, &refusal{http.StatusBadRequest, "The form does not say what is to be done."}
+		return o, &refusal{http.StatusBadRequest, "The form does not say what is to be done.", ""}
 	}
 	if !r.viewer.Change {
 		return o, p.mayNot(r, o.Do+" jobs", "admin")
@@ -48,41 +51,20 @@ func (p *Page) readOrder(r *request) (o order, err error) {
 	for _, text := range r.PostForm["job"] {
 		h, ok := parseHandle(text)
 		if !ok {
-			return o, &refusal{http.StatusBadRequest, "The form names a job in no way that this page does."}
+			return o, &refusal{http.StatusBadRequest, "The form names a job in no way that this page does.", "Go back, load the list again, and choose anew."}
 		}
 		o.Jobs = append(o.Jobs, h)
 	}
 	if !whole(r.PostForm) {
-		return o, &refusal{http.StatusBadRequest, "The form is not UTF-8."}
+		return o, &refusal{http.StatusBadRequest, "The form is not UTF-8.", ""}
 	}
 	if len(o.Jobs) > pageSize {
-		return o, &refusal{http.StatusBadRequest, fmt.Sprintf("The form names more than %d jobs.", pageSize)}
+		return o, &refusal{http.StatusBadRequest, fmt.Sprintf("The form names more than %d jobs.", pageSize), ""}
 	}
 	if len(o.Jobs) == 0 {
-		return o, &refusal{http.StatusBadRequest, "No job is chosen: go back, and tick the boxes of those that are meant."}
+		return o, &refusal{http.StatusBadRequest, "No job is chosen.", "Go back, and tick the boxes of those that are meant."}
 	}
 	return o, nil
-}
-
-// parseHandle is the reverse of [handle.String].
-func parseHandle(s string) (h handle, ok bool) {
-	parts := strings.SplitN(s, ",", 3)
-	if len(parts) != 3 || parts[2] == "" {
-		return h, false
-	}
-	h.ID = parts[2]
-	var err error
-	if h.Generation, err = strconv.ParseInt(parts[0], 10, 64); err != nil {
-		return h, false
-	}
-	if parts[1] != "" {
-		ms, err := strconv.ParseInt(parts[1], 10, 64)
-		if err != nil {
-			return h, false
-		}
-		h.FirstSeen = timestamppb.New(time.UnixMilli(ms))
-	}
-	return h, true
 }
 
 // confirm asks whether it is meant.
@@ -91,47 +73,86 @@ func (p *Page) confirm(r *request) (*content, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &content{template: "confirm", title: o.Verb + "?", data: o}, nil
+	title := fmt.Sprintf("%s %d jobs?", o.Verb, len(o.Jobs))
+	if len(o.Jobs) == 1 {
+		title = o.Verb + " this job?"
+	}
+	return &content{template: "confirm", title: title, data: o}, nil
 }
 
 // outcome is what became of a job.
 type outcome struct {
-	ID, Text string
-	Failed   bool
+	ID, Done string
+	Problem  *problem
 }
 
-// change does what the form says to each job, one after the other: what is done stays done when a later one fails.
+// change does what the form says to each job, one after the other: what is done stays done when a later one fails. It goes on when
+// the browser does not wait for the answer. Once the service does not answer, or time is up, the rest is not tried.
 func (p *Page) change(r *request) (*content, error) {
 	o, err := p.readOrder(r)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), changeTime)
+	defer cancel()
+	defer p.counted.Store(nil)
 	data := struct {
-		Outcomes []outcome
-		Failed   int
-		Back     string
+		Outcomes     []outcome
+		Done, Failed int
+		Back         string
 	}{Back: o.Back}
+	if o.Do == remove && strings.HasPrefix(data.Back, "/job?") {
+		data.Back = "/jobs"
+	}
+	stopped := false
 	for _, h := range o.Jobs {
-		done, err := p.changeOne(r, &o, h)
-		if err != nil {
-			said := explain(err)
-			done, data.Failed = said.Message, data.Failed+1
-			if said.Reason != "" {
-				done += " (" + said.Reason + ")"
+		if stopped || ctx.Err() != nil {
+			data.Outcomes = append(data.Outcomes, outcome{h.ID, "", &problem{Message: "Not tried: the service had not answered before."}})
+			continue
+		}
+		done, err := p.changeOne(ctx, &o, h)
+		if err == nil {
+			data.Done++
+			data.Outcomes = append(data.Outcomes, outcome{ID: h.ID, Done: done})
+			continue
+		}
+		said := explain(err)
+		switch status.Code(err) {
+		case codes.DeadlineExceeded, codes.Unavailable, codes.Canceled, codes.ResourceExhausted, codes.Unauthenticated:
+			if stopped = true; said.Reason == "" || said.Reason == "OUTCOME_UNKNOWN" {
+				said.Hint = "It may have been done or not: look at the job."
 			}
 		}
-		data.Outcomes = append(data.Outcomes, outcome{h.ID, done, err != nil})
+		data.Outcomes = append(data.Outcomes, outcome{h.ID, "", &said})
 	}
-	title := "Done"
-	if data.Failed > 0 {
-		title = fmt.Sprintf("Done, but for %d of %d", data.Failed, len(o.Jobs))
+	data.Failed = len(o.Jobs) - data.Done
+	title := fmt.Sprintf("%s %d of %d jobs", o.Past, data.Done, len(o.Jobs))
+	switch {
+	case len(o.Jobs) == 1 && data.Failed == 0:
+		title = o.Past
+	case len(o.Jobs) == 1:
+		title = "Not " + strings.ToLower(o.Past)
+	case data.Failed == 0:
+		title = fmt.Sprintf("%s %d jobs", o.Past, data.Done)
 	}
 	return &content{template: "changed", title: title, data: data}, nil
 }
 
-func (p *Page) changeOne(r *request, o *order, h handle) (done string, err error) {
+// changeOne does it to a job that stands as it did when the viewer saw it. The service compares generation and first delivery; the
+// state is compared here, a moment before, since it also changes without a new generation.
+func (p *Page) changeOne(ctx context.Context, o *order, h handle) (done string, err error) {
+	got, err := p.jobs.GetJob(ctx, &joboncev1.GetJobRequest{JobId: h.ID})
+	state := got.GetJob().GetWork().GetState()
+	switch {
+	case status.Code(err) == codes.NotFound: // What is called next knows what that means.
+	case err != nil:
+		return "", err
+	case state != h.State && (o.Do != requeue || state != joboncev1.WorkState_WORK_STATE_QUEUED):
+		return "", &refusal{http.StatusConflict, fmt.Sprintf("It has moved on, and was left as it is: it was %s when you saw it, and is %s now.",
+			strings.ToLower(badgeOf(h.State).Standing), strings.ToLower(badgeOf(state).Standing)), "Look at the job as it is now."}
+	}
 	if o.Do == requeue {
-		resp, err := p.admin.RequeueWork(r.Context(), &joboncev1.RequeueWorkRequest{
+		resp, err := p.admin.RequeueWork(ctx, &joboncev1.RequeueWorkRequest{
 			JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, Force: o.Force,
 		})
 		switch {
@@ -142,7 +163,7 @@ func (p *Page) changeOne(r *request, o *order, h handle) (done string, err error
 		}
 		return "Requeued", nil
 	}
-	resp, err := p.admin.DeleteJob(r.Context(), &joboncev1.DeleteJobRequest{
+	resp, err := p.admin.DeleteJob(ctx, &joboncev1.DeleteJobRequest{
 		JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, Force: o.Force,
 	})
 	switch {

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -26,15 +25,17 @@ import (
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/job"
+	"github.com/jobonce/jobonce/internal/mongostore"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/internal/testenv/embedded"
 	"github.com/jobonce/jobonce/server"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// world is a service over an embedded store, with its page.
+// world is a service with its page.
 type world struct {
 	t    *testing.T
 	page *Page
@@ -54,15 +55,44 @@ var everybody = map[string]string{
 	"shop": "allow: [admin], job_id_prefix: 'shop:'", "expired": "allow: [admin], expires: 2020-01-01",
 }
 
+// setup is how a world is made.
+type setup struct {
+	Config
+	// store is the service's; an embedded one where it is nil.
+	store job.Store
+	// change is done to the page before it serves. It may be nil.
+	change func(*Page)
+}
+
+// eachStore runs a test over the embedded store, and over MongoDB.
+func eachStore(t *testing.T, test func(t *testing.T, over func(*setup))) {
+	t.Run("embedded", func(t *testing.T) { test(t, func(*setup) {}) })
+	t.Run("MongoDB", func(t *testing.T) {
+		uri := testenv.MongoURI(t)
+		test(t, func(s *setup) {
+			store, err := mongostore.Open(mongostore.Options{URI: uri, Database: testenv.Database(t), MaxAttempts: 10, Logger: testenv.Logger(t)})
+			testenv.Must(t, err)
+			s.store = store
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			select {
+			case <-store.Ready():
+			case <-ctx.Done():
+				t.Errorf("not ready: %v", store.Check(t.Context()))
+			}
+		})
+	})
+}
+
 // start starts a service with these callers, none for nil, and its page until the test ends.
-func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *world {
+func start(t *testing.T, callers map[string]string, changes ...func(*setup)) *world {
 	t.Helper()
 	w := &world{t: t, tokens: make(map[string]string), log: new(testenv.Tail), client: &http.Client{
 		Transport:     &http.Transport{},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	logger := slog.New(slog.NewTextHandler(w.log, nil))
-	calls := server.Config{Logger: logger}
+	s := setup{Config: Config{ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger}}
 	ctx, stop := context.WithCancel(context.Background())
 	running := make(chan error, 2)
 	parts := 1
@@ -74,27 +104,33 @@ func start(t *testing.T, callers map[string]string, changes ...func(*Config)) *w
 		}
 		w.allow(callers)
 		var err error
-		calls.Callers, err = auth.Open(auth.Config{File: w.file, Logger: logger})
+		s.Callers, err = auth.Open(auth.Config{File: w.file, Logger: logger})
 		testenv.Must(t, err)
 		parts++
-		go func() { calls.Callers.Run(ctx); running <- nil }()
+		go func() { s.Callers.Run(ctx); running <- nil }()
+	}
+	for _, change := range changes {
+		change(&s)
 	}
 	grpcListener, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
-	srv := embedded.Start(t, grpcListener, calls, sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
-	cfg := Config{
-		Connect: func(ctx context.Context) (net.Conn, error) { return srv.Connect(ctx, server.Peer{Addr: "page"}) },
-		Callers: calls.Callers, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger,
+	if s.store == nil {
+		s.store, err = sqlitestore.Open(t.Context(), t.TempDir(), sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
+		testenv.Must(t, err)
 	}
-	for _, change := range changes {
-		change(&cfg)
+	srv := embedded.Serve(t, grpcListener, server.Config{Logger: logger, Callers: s.Callers}, s.store)
+	if s.Connect == nil {
+		s.Connect = func(ctx context.Context) (net.Conn, error) { return srv.Connect(ctx, server.Peer{Addr: "page"}) }
 	}
-	w.page, err = New(cfg)
+	w.page, err = New(s.Config)
 	testenv.Must(t, err)
+	if s.change != nil {
+		s.change(w.page)
+	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	testenv.Must(t, err)
 	w.url = "http://" + lis.Addr().String()
-	if cfg.Certificates != nil {
+	if s.Certificates != nil {
 		w.url = "https://" + lis.Addr().String()
 		w.client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -30,8 +31,9 @@ const (
 	maxConnections = 256
 	// headerTime is how long the headers may take to come, readTime all of a request.
 	headerTime, readTime = 10 * time.Second, 30 * time.Second
-	// viewTime bounds the calls that a view is made of, writeTime a request from its headers to the last of its answer.
-	viewTime, writeTime = 30 * time.Second, 90 * time.Second
+	// callTime bounds each call of the service, viewTime those that a view is made of, changeTime those that a form asks for, and
+	// writeTime a request from its headers to the last of its answer.
+	callTime, viewTime, changeTime, writeTime = 10 * time.Second, 30 * time.Second, time.Minute, 90 * time.Second
 	// idleTime is how long a connection is kept on which nothing is asked.
 	idleTime = 75 * time.Second
 	// refusalsLogged is how many failed attempts to sign in are logged a second.
@@ -51,6 +53,8 @@ type Config struct {
 	Certificates *auth.Certificates
 	// Hosts are the names, beside localhost, addresses, and those of the certificate, by which browsers may call the page.
 	Hosts []string
+	// CallTimeout is how long a view waits for one call of the service. 0: 10 seconds.
+	CallTimeout time.Duration
 	// ShutdownTimeout is how long requests under way may go on once the page is to stop.
 	ShutdownTimeout time.Duration
 	Logger          *slog.Logger
@@ -66,20 +70,31 @@ type Page struct {
 	admin   joboncev1.AdminServiceClient
 	few     *rate.Limiter
 	now     func() time.Time
+	// counting is full while jobs are counted, counted what came of it last.
+	counting chan struct{}
+	counted  atomic.Pointer[counted]
 }
 
 // New makes a page. It starts nothing.
 func New(cfg Config) (*Page, error) {
+	if cfg.CallTimeout == 0 {
+		cfg.CallTimeout = callTime
+	}
+	patience := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		ctx, cancel := context.WithTimeout(ctx, cfg.CallTimeout)
+		defer cancel()
+		return call(ctx, method, req, reply, conn, opts...)
+	}
 	conn, err := grpc.NewClient("passthrough:///inside", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return cfg.Connect(ctx) }),
-		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(patience))
 	if err != nil {
 		return nil, err
 	}
 	p := &Page{
 		cfg: cfg, hosts: auth.Hosts{Names: cfg.Hosts, Certificates: cfg.Certificates}, conn: conn,
 		jobs: joboncev1.NewIdempotencyServiceClient(conn), admin: joboncev1.NewAdminServiceClient(conn),
-		few: rate.NewLimiter(refusalsLogged, refusalsLogged), now: time.Now,
+		few: rate.NewLimiter(refusalsLogged, refusalsLogged), now: time.Now, counting: make(chan struct{}, 1),
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /style.css", asset("text/css; charset=utf-8", style))
@@ -91,13 +106,13 @@ func New(cfg Config) (*Page, error) {
 	for pattern, view := range map[string]view{
 		"GET /{$}": p.overview, "GET /jobs": p.list, "GET /job": p.one, "GET /expected": p.expected,
 		"POST /confirm": p.confirm, "POST /change": p.change,
-		"/": func(*request) (*content, error) { return nil, &refusal{http.StatusNotFound, "There is no such page."} },
+		"/": func(*request) (*content, error) { return nil, noPage },
 	} {
 		mux.Handle(pattern, p.show(view))
 	}
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.refuse(w, &request{Request: r, page: p}, &refusal{http.StatusForbidden, "The request comes from a page of another origin."})
+		p.refuse(w, &request{Request: r}, &refusal{http.StatusForbidden, "The request comes from a page of another origin, and nothing was done.", ""})
 	}))
 	p.handler = p.greet(foreign.Handler(mux))
 	return p, nil

@@ -4,15 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -54,8 +59,8 @@ func TestAccess(t *testing.T) {
 				r := w.ask(id, view.path, view.form)
 				line := fmt.Sprintf("    %-17s %d", view.name, r.StatusCode)
 				for _, mark := range []struct{ text, name string }{
-					{`name="do"`, "buttons"}, {">secret<", "body"}, {"Show the body", "offers the body"}, {`name="token"`, "sign-in"}, {"Deleted", "deleted"},
-					{"Queued already", "requeued"}, {"PERMISSION_DENIED", "refused"},
+					{`name="do"`, "buttons"}, {">secret<", "body"}, {"Show the body", "offers the body"}, {`name="token"`, "sign-in"}, {">Deleted</span>", "deleted"},
+					{"Queued already", "requeued"}, {"PERMISSION_DENIED", "refused"}, {`<th scope="row"><a href="/job?id=bank%3a1"`, "another's listed"},
 				} {
 					if strings.Contains(r.text, mark.text) {
 						line += ", " + mark.name
@@ -90,13 +95,18 @@ func handleIn(all []string, id string) string {
 			return h
 		}
 	}
-	return "0,," + id
+	return "0,1,," + id
 }
 
 func TestHeaders(t *testing.T) {
 	w := start(t, everybody)
-	for _, path := range []string{"/", "/jobs", "/style.css", "/icon.svg", "/nothing"} {
-		h := w.ask("admin", path, nil).Header
+	w.record("a", "secret")
+	for _, path := range []string{"/", "/jobs", "/job?id=a&body=1", "/style.css", "/icon.svg", "/nothing", "/confirm", "/sign-in"} {
+		form := url.Values(nil)
+		if path == "/confirm" || path == "/sign-in" {
+			form = url.Values{"do": {"delete"}, "job": {"0,1,,a"}, "token": {w.tokens["admin"]}}
+		}
+		h := w.ask("admin", path, form).Header
 		for name, want := range map[string]string{
 			"Content-Security-Policy": policy, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
 			"Cross-Origin-Opener-Policy": "same-origin",
@@ -113,8 +123,8 @@ func TestHeaders(t *testing.T) {
 
 // TestRequestsOfOthers: what a page of another origin has a browser send is refused, and so is a name that leads here by others' doing.
 func TestRequestsOfOthers(t *testing.T) {
-	w := start(t, everybody, func(c *Config) { c.Hosts = []string{"jobs.example.org"} })
-	form := url.Values{"do": {"delete"}, "job": {"0,,a"}}
+	w := start(t, everybody, func(c *setup) { c.Hosts = []string{"jobs.example.org"} })
+	form := url.Values{"do": {"delete"}, "job": {"0,1,,a"}}
 	for _, tc := range []struct {
 		name    string
 		form    url.Values
@@ -195,12 +205,12 @@ func TestCookie(t *testing.T) {
 			r := &http.Request{Header: http.Header{}}
 			r.AddCookie(p.cookie("t"))
 			later := &Page{cfg: p.cfg, now: func() time.Time { return now.Add(after) }}
-			if got := later.token(r); got != want {
-				t.Errorf("%s, after %v: token %q", tc.name, after, got)
+			if got, err := later.token(r); got != want || err != nil {
+				t.Errorf("%s, after %v: token %q, %v", tc.name, after, got, err)
 			}
 			r.AddCookie(p.cookie("t"))
-			if got := later.token(r); got != "" {
-				t.Errorf("%s: one of two cookies is taken: %q", tc.name, got)
+			if got, err := later.token(r); got != "" || err == nil || !strings.Contains(err.Error(), "delete the cookies") {
+				t.Errorf("%s: one of two cookies is taken: %q, %v", tc.name, got, err)
 			}
 		}
 	}
@@ -213,7 +223,7 @@ func TestTLS(t *testing.T) {
 		Cert: testenv.WriteFile(t, dir, "cert", pair.Cert), Key: testenv.WriteFile(t, dir, "key", pair.Key),
 	}, testenv.Logger(t))
 	testenv.Must(t, err)
-	w := start(t, everybody, func(c *Config) { c.Certificates = certificates })
+	w := start(t, everybody, func(c *setup) { c.Certificates = certificates })
 	r := w.ask("", "/sign-in", url.Values{"token": {w.tokens["reader"]}}, "Host", "jobs.example.org")
 	cookies := r.Cookies()
 	if len(cookies) != 1 || cookies[0].Name != "__Host-jobonce" || !cookies[0].Secure || !cookies[0].HttpOnly {
@@ -244,21 +254,30 @@ func TestRightsAreLost(t *testing.T) {
 	}
 }
 
-func TestLists(t *testing.T) {
-	w := start(t, everybody)
+func TestLists(t *testing.T) { eachStore(t, testLists) }
+
+func testLists(t *testing.T, over func(*setup)) {
+	w := start(t, everybody, over)
 	for i := range 120 {
 		w.record(fmt.Sprintf("shop:%03d", i), "{}")
+		switch i {
+		case 0:
+			w.work(true, "the shop is closed")
+		case 1:
+			w.work(false, "")
+		}
 	}
 	w.record("bank:1", "{}", func(r *joboncev1.RecordDeliveryRequest) { r.WorkMode = joboncev1.WorkMode_WORK_MODE_UNTRACKED })
 	w.record("bank:1", "{}", func(r *joboncev1.RecordDeliveryRequest) {
 		r.WorkMode, r.Event = joboncev1.WorkMode_WORK_MODE_UNTRACKED, "refunded"
 	})
-	w.work(true, "the shop is closed")
-	w.work(false, "")
 	seen := make(map[string]bool)
 	next, pages := "/jobs?show=queued", 0
 	for ; next != ""; pages++ {
 		r := w.ask("reader", next, nil)
+		if first := strings.Contains(r.text, `<a href="/jobs?show=queued" rel="first">`); first != (pages > 0) {
+			t.Errorf("page %d leads to the first: %v", pages, first)
+		}
 		next = ""
 		for _, part := range strings.Split(r.text, `<a href="`)[1:] {
 			link, rest, _ := strings.Cut(part, `"`)
@@ -282,7 +301,10 @@ func TestLists(t *testing.T) {
 		"/jobs?show=conflict":            {"bank:1"},
 		"/jobs?find=bank:":               {"bank:1", "Untracked"},
 		"/jobs?find=shop:11&show=queued": {"shop:110", "shop:119", "Due"},
-		"/job?id=bank:1":                 {"refunded", "Event or status differ"},
+		"/jobs?find=+bank":               {"capitals and blanks count", "/jobs?find=bank&show="},
+		"/jobs?find=none":                {"There is none."},
+		"/jobs?show=held":                {"No job is held."},
+		"/job?id=bank:1":                 {"refunded", "event or status differ"},
 		"/":                              {"118", "In conflict", "No work is paused"},
 	} {
 		r := w.ask("reader", path, nil)
@@ -302,42 +324,166 @@ func TestLists(t *testing.T) {
 	}
 }
 
-func TestExpectedAndPauses(t *testing.T) {
-	w := start(t, everybody)
+func TestExpectedAndPauses(t *testing.T) { eachStore(t, testExpectedAndPauses) }
+
+func testExpectedAndPauses(t *testing.T, over func(*setup)) {
+	w := start(t, everybody, over)
 	_, err := joboncev1.NewExpectationServiceClient(w.conn).ExpectJob(w.ctx("admin"), &joboncev1.ExpectJobRequest{
-		JobId: "shop:1", StatusUrl: "https://shop.example/jobs/1?key=hidden", OverdueAfter: durationpb.New(0),
+		JobId: "shop:1", StatusUrl: "https://shop.example/jobs/1%2F2?key=hidden", OverdueAfter: durationpb.New(0),
 	})
 	testenv.Must(t, err)
+	w.record("shop:2", "{}")
+	w.record("bank:1", "{}")
 	_, err = joboncev1.NewAdminServiceClient(w.conn).PauseClaims(w.ctx("admin"), &joboncev1.PauseClaimsRequest{JobIdPrefix: "shop:", Reason: "the shop moves"})
 	testenv.Must(t, err)
 	r := w.ask("reader", "/expected?show=overdue", nil)
-	if !r.has("https://shop.example/jobs/1") || !r.has("Overdue") || r.has("hidden") {
+	if !strings.Contains(r.text, "https://shop.example/jobs/1%2F2<") || !r.has("Overdue") || strings.Contains(r.text, "key=") || strings.Contains(r.text, `href="https`) {
 		t.Errorf("overdue: %s", r.text)
 	}
-	if r := w.ask("reader", "/expected?show=given-up", nil); !r.has("There are none") {
+	for path, paused := range map[string]bool{"/jobs?find=shop:": true, "/job?id=shop:2": true, "/jobs?find=bank:": false, "/job?id=bank:1": false} {
+		if r := w.ask("reader", path, nil); strings.Contains(r.text, ">Paused</span>") != paused || strings.Contains(r.text, ">Due</span>") == paused {
+			t.Errorf("%s: paused is to be %v: %s", path, paused, r.text)
+		}
+	}
+	if r := w.ask("reader", "/job?id=shop:2", nil); !r.has("the shop moves") {
+		t.Errorf("why it is paused is not said: %s", r.text)
+	}
+	if r := w.ask("reader", "/expected?show=given-up", nil); !r.has("No webhook was given up.") {
 		t.Errorf("given up: %s", r.text)
 	}
 	r = w.ask("reader", "/?refresh", nil)
-	if !r.has("the shop moves") || r.Header.Get("Refresh") != "10; url=/?refresh" || !r.has("Pause") {
+	if !r.has("the shop moves") || r.Header.Get("Refresh") != "10; url=/?refresh=" || !r.has("Pause") {
 		t.Errorf("overview: %v %s", r.Header, r.text)
 	}
 	if r := w.ask("reader", "/", nil); r.Header.Get("Refresh") != "" {
 		t.Error("the overview refreshes without being asked to")
 	}
-	if r := w.ask("shop", "/", nil); r.StatusCode != http.StatusOK || !r.has("the counts are of all jobs") {
+	if r := w.ask("shop", "/", nil); r.StatusCode != http.StatusOK || !r.has("The counts are of all jobs") {
 		t.Errorf("overview of a caller with a prefix: %s %s", r.Status, r.text)
 	}
 }
 
 // TestServiceIsAway: the page says so, and nothing of why.
 func TestServiceIsAway(t *testing.T) {
-	w := start(t, everybody, func(c *Config) {
-		c.Connect = func(context.Context) (net.Conn, error) { return nil, errors.New("a secret") }
+	w := start(t, everybody, func(s *setup) {
+		s.Connect = func(context.Context) (net.Conn, error) { return nil, errors.New("a secret") }
 	})
 	for _, path := range []string{"/", "/jobs", "/job?id=a", "/expected"} {
 		r := w.ask("admin", path, nil)
-		if r.StatusCode != http.StatusServiceUnavailable || !r.has("The service is not to be reached for now.") || r.has("a secret") {
+		if r.StatusCode != http.StatusServiceUnavailable || !r.has("The service is not to be reached for now.") || !r.has(again) || r.has("a secret") {
 			t.Errorf("%s: %s\n%s", path, r.Status, r.text)
 		}
+	}
+}
+
+// TestServiceHangs: each view comes, and says what is the matter, though the service never answers.
+func TestServiceHangs(t *testing.T) {
+	w := start(t, everybody, func(s *setup) {
+		s.CallTimeout = 50 * time.Millisecond
+		s.Connect = func(context.Context) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go io.Copy(io.Discard, theirs)
+			return ours, nil
+		}
+	})
+	for _, path := range []string{"/", "/jobs", "/job?id=a", "/job?id=a&body=1", "/expected"} {
+		r := w.ask("admin", path, nil)
+		if r.StatusCode != http.StatusGatewayTimeout || !r.has("The service has not answered in time.") || !r.has(again) {
+			t.Errorf("%s: %s\n%s", path, r.Status, r.text)
+		}
+	}
+	r := w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": {"0,1,,a", "0,1,,b"}})
+	if !r.has("Deleted 0 of 2 jobs") || strings.Count(r.text, "It may have been done or not") != 1 || strings.Count(r.text, "Not tried") != 1 {
+		t.Errorf("changes: %s", r.text)
+	}
+}
+
+// fake is a service whose counts are the test's. The rest is the service's own.
+type fake struct {
+	joboncev1.AdminServiceClient
+	counts func(ctx context.Context) error
+}
+
+func (f *fake) CountJobs(ctx context.Context, req *joboncev1.CountJobsRequest, opts ...grpc.CallOption) (*joboncev1.CountJobsResponse, error) {
+	if err := f.counts(ctx); err != nil {
+		return nil, err
+	}
+	return f.AdminServiceClient.CountJobs(ctx, req, opts...)
+}
+
+// TestCountsHang: what else is on the overview is there.
+func TestCountsHang(t *testing.T) {
+	w := start(t, everybody, func(s *setup) {
+		s.CallTimeout = 2 * time.Second
+		s.change = func(p *Page) {
+			p.admin = &fake{p.admin, func(ctx context.Context) error {
+				<-ctx.Done()
+				return status.FromContextError(ctx.Err()).Err()
+			}}
+		}
+	})
+	r := w.ask("reader", "/", nil)
+	if r.StatusCode != http.StatusGatewayTimeout || !r.has("The service has not answered in time.") || !r.has("/jobs?show=dead") || !r.has("/expected?show=overdue") ||
+		!r.has("No work is paused.") {
+		t.Errorf("%s: %s", r.Status, r.text)
+	}
+}
+
+// TestCountsAreShared: the viewers of a moment have the jobs counted once, and who has changed something sees that.
+func TestCountsAreShared(t *testing.T) {
+	var counted, sec atomic.Int64
+	w := start(t, everybody, func(s *setup) {
+		s.change = func(p *Page) {
+			p.admin = &fake{p.admin, func(context.Context) error { counted.Add(1); return nil }}
+			began := time.Now()
+			p.now = func() time.Time { return began.Add(time.Duration(sec.Load()) * time.Second) }
+		}
+	})
+	var viewers sync.WaitGroup
+	for _, caller := range []string{"admin", "reader", "bodies", "shop"} {
+		viewers.Go(func() {
+			if r := w.ask(caller, "/", nil); r.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s", caller, r.Status)
+			}
+		})
+	}
+	viewers.Wait()
+	if n := counted.Load(); n != 1 {
+		t.Errorf("4 viewers have the jobs counted %d times", n)
+	}
+	w.record("a", "{}")
+	if r := w.ask("reader", "/", nil); counted.Load() != 1 || r.has("<dd>1</dd>") {
+		t.Error("counted again at once")
+	}
+	sec.Store(int64(countTime / time.Second))
+	if r := w.ask("reader", "/", nil); counted.Load() != 2 || !strings.Contains(r.text, "<dd>1</dd>") {
+		t.Error("not counted again")
+	}
+	w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": w.ask("admin", "/jobs", nil).handles()})
+	if r := w.ask("reader", "/", nil); counted.Load() != 3 || strings.Contains(r.text, "<dd>1</dd>") {
+		t.Error("not counted again after a change")
+	}
+}
+
+// TestLinkFromElsewhere: whoever comes by a link of another site is asked again from here, once, since only then the cookie comes along.
+func TestLinkFromElsewhere(t *testing.T) {
+	w := start(t, everybody)
+	for _, tc := range []struct{ path, site, want string }{
+		{"/job?id=a%26b", "cross-site", "0; url=/job?again=1&id=a%26b"},
+		{"/jobs", "same-site", "0; url=/jobs?again=1"},
+		{"/jobs?again=1", "cross-site", ""},
+		{"/jobs", "same-origin", ""},
+		{"/jobs", "none", ""},
+		{"/jobs", "", ""},
+		{"/style.css", "cross-site", ""},
+		{"/..%2f%2fevil.example", "cross-site", "0; url=/"},
+	} {
+		r := w.ask("", tc.path, nil, "Sec-Fetch-Site", tc.site)
+		if got := r.Header.Get("Refresh"); got != tc.want {
+			t.Errorf("%s from %s: %s, %q, want %q", tc.path, tc.site, r.Status, got, tc.want)
+		}
+	}
+	if r := w.ask("reader", "/jobs", nil, "Sec-Fetch-Site", "cross-site"); r.Header.Get("Refresh") != "" || r.StatusCode != http.StatusOK {
+		t.Errorf("signed in: %s, %v", r.Status, r.Header)
 	}
 }

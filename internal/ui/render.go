@@ -17,9 +17,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
 
 //go:embed html/*.html
@@ -35,36 +32,23 @@ var icon []byte
 var templates = func() map[string]*template.Template {
 	all := make(map[string]*template.Template)
 	for _, name := range []string{"overview", "jobs", "job", "expected", "confirm", "changed", "problem", "signin"} {
-		all[name] = template.Must(template.New("frame.html").Funcs(template.FuncMap{
-			"visible": visible, "stamp": stamp, "machine": machine,
-		}).ParseFS(files, "html/frame.html", "html/"+name+".html"))
+		all[name] = template.Must(template.New("frame.html").Funcs(template.FuncMap{"visible": visible, "plain": plain}).ParseFS(
+			files, "html/frame.html", "html/"+name+".html"))
 	}
 	return all
 }()
 
-// stamp is a time for people, in UTC; empty for none.
-func stamp(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return ""
-	}
-	return t.AsTime().Format("2006-01-02 15:04:05 UTC")
-}
-
-// machine is a time for machines.
-func machine(t *timestamppb.Timestamp) string { return t.AsTime().Format(time.RFC3339Nano) }
-
 // request is a request of a viewer.
 type request struct {
 	*http.Request
-	page   *Page
 	viewer viewer
 	now    time.Time
 }
 
-// content is what a view shows: a template, and what that is made of.
+// content is what a view shows: a template, and what that is made of. id is the job that it is about; it may have none.
 type content struct {
-	template, title string
-	data            any
+	template, title, id string
+	data                any
 	// code is the status; 0: 200. refresh is after how many seconds the browser asks again; 0: never.
 	code, refresh int
 }
@@ -72,24 +56,30 @@ type content struct {
 // view makes the content of a request. The error is a [refusal], or that of a call.
 type view func(*request) (*content, error)
 
-// refusal is why a request is not answered.
+// refusal is why a request is not answered, and what can be done about that.
 type refusal struct {
-	code int
-	why  string
+	code      int
+	why, hint string
 }
 
 func (r *refusal) Error() string { return r.why }
+
+var noPage = &refusal{http.StatusNotFound, "There is no such page.", ""}
 
 // show makes a handler of a view.
 func (p *Page) show(v view) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), viewTime)
 		defer cancel()
-		who, ctx, err := p.who(ctx, p.token(r))
-		req := &request{Request: r.WithContext(ctx), page: p, viewer: who, now: p.now()}
+		req := &request{Request: r, now: p.now()}
+		token, err := p.token(r)
+		if err == nil {
+			req.viewer, ctx, err = p.who(ctx, token)
+			req.Request = r.WithContext(ctx)
+		}
 		var c *content
 		if err == nil && !whole(r.URL.Query()) {
-			err = &refusal{http.StatusBadRequest, "The address is not UTF-8."}
+			err = &refusal{http.StatusBadRequest, "The address is not UTF-8.", ""}
 		}
 		if err == nil {
 			c, err = v(req)
@@ -112,61 +102,94 @@ func whole(values url.Values) bool {
 	return true
 }
 
-// problem is what the view of an error says.
-type problem struct{ Message, Reason string }
+// problem is what is said of an error: what the service calls it, if it does, and what can be done.
+type problem struct{ Message, Reason, Hint string }
 
 // refuse answers with an error.
 func (p *Page) refuse(w http.ResponseWriter, r *request, err error) {
 	var s *stranger
 	var no *refusal
 	var tooLarge *http.MaxBytesError
-	c := &content{template: "problem", title: "That did not work"}
+	said := explain(err)
+	code := runtime.HTTPStatusFromCode(status.Code(err))
 	switch {
 	case errors.As(err, &s):
-		if s.code == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="jobonce"`)
-		}
-		back := r.URL.RequestURI()
-		if r.Method != http.MethodGet {
-			back = r.PostFormValue("back")
-		}
-		c = &content{template: "signin", title: "Sign in", code: s.code, data: map[string]string{"Why": s.why, "Back": here(back)}}
+		p.askWho(w, r, s)
+		return
+	case status.Code(err) == codes.Unauthenticated: // The rights were lost in this moment.
+		p.askWho(w, r, &stranger{http.StatusUnauthorized, said.Message})
+		return
 	case errors.As(err, &no):
-		c.code, c.data = no.code, problem{Message: no.why}
+		code = no.code
 	case errors.As(err, &tooLarge):
-		c.code, c.data = http.StatusRequestEntityTooLarge, problem{Message: "The request is too large."}
-	default:
-		said := explain(err)
-		c.code, c.data = runtime.HTTPStatusFromCode(status.Code(err)), said
-		if status.Code(err) == codes.Unauthenticated { // The rights were lost in this moment.
-			p.refuse(w, r, &stranger{http.StatusUnauthorized, said.Message})
-			return
-		}
+		code, said = http.StatusRequestEntityTooLarge, problem{Message: "The request is too large."}
 	}
-	p.render(w, r, c)
+	data := struct {
+		problem
+		Again string
+	}{problem: said}
+	if r.Method == http.MethodGet && code >= http.StatusInternalServerError {
+		data.Again = here(r.URL.RequestURI())
+	}
+	p.render(w, r, &content{template: "problem", title: "That did not work", code: code, data: data})
 }
 
-// explain is what the service said of a call that failed. What is not the service's own words is not shown.
+// askWho has the viewer sign in.
+func (p *Page) askWho(w http.ResponseWriter, r *request, s *stranger) {
+	if s.code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="jobonce"`)
+	}
+	back := r.URL.RequestURI()
+	if r.Method != http.MethodGet {
+		back = r.PostFormValue("back")
+	} else if site, q := r.Header.Get("Sec-Fetch-Site"), r.URL.Query(); s.why == "" && (site == "cross-site" || site == "same-site") && !q.Has("again") {
+		// Browsers send no strict cookie by a link of another site, such as an alert's. Once the page asks itself, they do.
+		q.Set("again", "1")
+		w.Header().Set("Refresh", "0; url="+here(r.URL.Path+"?"+q.Encode()))
+	}
+	p.render(w, r, &content{template: "signin", title: "Sign in", code: s.code, data: map[string]string{"Why": s.why, "Back": here(back)}})
+}
+
+// again is what to do when the service is slow or away.
+const again = "Ask again in a moment. If it lasts, look at the service's log, and whether its database answers."
+
+// hints say what to do, by the reason of the service.
+var hints = map[string]string{
+	"JOB_NOT_FOUND":     "Ids are compared byte by byte: capitals and blanks count. The job may have been deleted, or removed by retention.",
+	"PERMISSION_DENIED": "The auth file says which jobs are whose.",
+	"INVALID_FIELD":     "Go back and correct it, or begin with the first page.",
+	"WRONG_STATE":       "Look at the job as it is now.",
+	"STORE_UNAVAILABLE": again,
+	"OUTCOME_UNKNOWN":   again,
+	"OVERLOADED":        again,
+	"RATE_LIMITED":      "Ask again in a moment.",
+}
+
+// explain is what is said of an error. Of the words of a call's only the service's own are shown.
 func explain(err error) problem {
+	var no *refusal
+	if errors.As(err, &no) {
+		return problem{no.why, "", no.hint}
+	}
 	st := status.Convert(err)
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == "jobonce" {
-			return problem{st.Message(), info.GetReason()}
+			return problem{"The service says: " + st.Message() + ".", info.GetReason(), hints[info.GetReason()]}
 		}
 	}
 	switch st.Code() {
 	case codes.DeadlineExceeded:
-		return problem{"The service has not answered in time. What was asked for may have been done.", ""}
+		return problem{"The service has not answered in time.", "", again}
 	case codes.Unavailable, codes.Canceled:
-		return problem{"The service is not to be reached for now.", ""}
+		return problem{"The service is not to be reached for now.", "", again}
 	}
-	return problem{"The service has failed; its log says why.", ""}
+	return problem{"The service has failed; its log says why.", "", ""}
 }
 
 // frame is what the template of the frame is made of.
 type frame struct {
-	Title, Path string
-	Viewer      viewer
+	Title, ID, Path string
+	Viewer          viewer
 	// Callers tells that callers are configured.
 	Callers bool
 	Now     time.Time
@@ -179,24 +202,18 @@ func (p *Page) render(w http.ResponseWriter, r *request, c *content) {
 	if r.now.IsZero() {
 		r.now = p.now()
 	}
-	f := frame{c.title, r.URL.Path, r.viewer, p.cfg.Callers != nil, r.now.UTC(), c.data}
+	f := frame{c.title, c.id, r.URL.Path, r.viewer, p.cfg.Callers != nil, r.now.UTC(), c.data}
 	if err := templates[c.template].Execute(&b, f); err != nil {
 		p.cfg.Logger.Error("a view of the page could not be made", "path", r.URL.Path, "error", err)
 		http.Error(w, "the view could not be made; the log says why", http.StatusInternalServerError)
 		return
 	}
 	if c.refresh > 0 {
-		w.Header().Set("Refresh", fmt.Sprintf("%d; url=%s", c.refresh, r.URL.RequestURI()))
+		w.Header().Set("Refresh", fmt.Sprintf("%d; url=%s", c.refresh, here(r.URL.RequestURI())))
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if c.code != 0 {
 		w.WriteHeader(c.code)
 	}
 	_, _ = b.WriteTo(w)
-}
-
-// stateNames are the states in lists, as the page names them.
-var stateNames = map[joboncev1.WorkState]string{
-	joboncev1.WorkState_WORK_STATE_UNTRACKED: "Untracked", joboncev1.WorkState_WORK_STATE_QUEUED: "Queued", joboncev1.WorkState_WORK_STATE_LEASED: "Held",
-	joboncev1.WorkState_WORK_STATE_COMPLETED: "Completed", joboncev1.WorkState_WORK_STATE_DEAD: "Dead",
 }

@@ -43,24 +43,31 @@ func (p *Page) cookie(token string) *http.Cookie {
 	return c
 }
 
-// token is what the viewer has signed in with; empty when the viewer has not, or too long ago.
-func (p *Page) token(r *http.Request) string {
+// token is what the viewer has signed in with; empty when the viewer has not, or too long ago. The error is a [stranger].
+func (p *Page) token(r *http.Request) (string, error) {
 	cookies := r.CookiesNamed(p.cookieName())
-	if len(cookies) != 1 { // Two: somebody else has set one of them.
-		return ""
+	switch len(cookies) {
+	case 0:
+		return "", nil
+	case 1:
+	default: // Signing in again would not help: somebody else has set one of them, for another path.
+		return "", &stranger{http.StatusUnauthorized, "the browser has several cookies called " + p.cookieName() +
+			", of which one is not this page's: have it delete the cookies of this site"}
 	}
 	end, token, _ := strings.Cut(cookies[0].Value, ".")
 	seconds, err := strconv.ParseInt(end, 10, 64)
 	if left := time.Unix(seconds, 0).Sub(p.now()); err != nil || left <= 0 || left > sessionTime {
-		return ""
+		return "", nil
 	}
-	return token
+	return token, nil
 }
 
 // viewer is who looks at the page.
 type viewer struct {
 	// Name is the caller's; empty where no callers are configured.
 	Name string
+	// Prefix is what the ids of the viewer's jobs begin with; empty for all jobs.
+	Prefix string
 	// Bodies tells that the viewer may see bodies, Change that the viewer may requeue and delete.
 	Bodies, Change bool
 }
@@ -90,7 +97,7 @@ func (p *Page) who(ctx context.Context, token string) (viewer, context.Context, 
 	case !c.May(auth.Read | auth.Admin):
 		return viewer{}, ctx, &stranger{http.StatusForbidden, fmt.Sprintf("%s may not look at jobs: that needs the right read, or admin", c.Name)}
 	default:
-		return viewer{c.Name, c.May(auth.ReadBodies), c.May(auth.Admin)}, metadata.AppendToOutgoingContext(ctx, "authorization", authorization), nil
+		return viewer{c.Name, c.Prefix, c.May(auth.ReadBodies), c.May(auth.Admin)}, metadata.AppendToOutgoingContext(ctx, "authorization", authorization), nil
 	}
 }
 
@@ -110,7 +117,7 @@ func (p *Page) signIn(w http.ResponseWriter, r *http.Request) {
 		if p.few.Allow() {
 			p.cfg.Logger.Warn("somebody could not sign in to the page", "peer", r.RemoteAddr, "error", err)
 		}
-		p.refuse(w, &request{Request: r, page: p}, err)
+		p.refuse(w, &request{Request: r}, err)
 		return
 	}
 	p.cfg.Logger.Info("signed in to the page", "caller", v.Name, "peer", r.RemoteAddr)

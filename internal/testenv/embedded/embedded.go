@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/jobonce/jobonce/internal/batch"
+	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/server"
@@ -17,6 +18,12 @@ func Start(t testing.TB, lis net.Listener, cfg server.Config, opts sqlitestore.O
 	t.Helper()
 	store, err := sqlitestore.Open(t.Context(), t.TempDir(), opts)
 	testenv.Must(t, err)
+	return Serve(t, lis, cfg, store)
+}
+
+// Serve is Start over a store that is there, which it closes.
+func Serve(t testing.TB, lis net.Listener, cfg server.Config, store job.Store) *server.Server {
+	t.Helper()
 	jobs := batch.New(store, batch.Config{})
 	srv, err := server.New(cfg, jobs)
 	testenv.Must(t, err)

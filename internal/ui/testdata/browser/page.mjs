@@ -1,15 +1,16 @@
 // Walks through the operators' page in Chromium, as people do, and ends with an error at the first thing that is not as it should be.
 //
-//   node page.mjs CHROMIUM PAGE CONTROL SCREENSHOTS
+//   node page.mjs CHROMIUM PAGE CONTROL SCREENSHOTS [short | picture]
 //
-// CONTROL is a server of the test: /work does a job, /revoke takes the right to change from the admin. Tokens are in the environment.
+// CONTROL is a server of the test: /work does a job, /revoke takes the right to change from the admin, /link has a link to the page.
+// Tokens are in the environment. The short walk ends before the look at every view; picture makes those of the README alone.
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 
-const [executablePath, url, control, screenshots] = process.argv.slice(2);
+const [executablePath, url, control, screenshots, walk] = process.argv.slice(2);
 const { ADMIN_TOKEN, READER_TOKEN } = process.env;
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
@@ -30,6 +31,7 @@ async function open(options = {}) {
 
 // check has axe look at the page, which needs a frame that may run scripts: the policy of the page lets none.
 async function check(page, name) {
+  if (walk === 'short') return;
   const session = await page.context().newCDPSession(page);
   const { frameTree } = await session.send('Page.getFrameTree');
   const { executionContextId } = await session.send('Page.createIsolatedWorld', { frameId: frameTree.frame.id, worldName: 'axe' });
@@ -57,8 +59,8 @@ async function signIn(page, token) {
 
 const heading = (page, name) => page.getByRole('heading', { level: 1, name, exact: true }).waitFor();
 
-try {
-  const page = await open();
+// changes signs in, has a dead job done, and deletes others.
+async function changes(page) {
   // Without a token, and with a wrong one.
   assert.equal((await page.goto(`${url}/jobs?show=dead`)).status(), 401);
   await heading(page, 'Sign in');
@@ -79,49 +81,70 @@ try {
   await heading(page, 'All jobs');
   assert.equal(await page.getByRole('row').count(), 4);
   await page.getByRole('link', { name: 'shop:dead-1' }).click();
-  await heading(page, 'Job');
+  await heading(page, 'shop:dead-1');
   await page.getByText('the shop is closed').waitFor();
   assert.equal(await page.getByText('9007199254740993').count(), 0);
   await page.getByRole('link', { name: /^Show the body/ }).click();
   await page.getByRole('region', { name: 'Body' }).getByText('9007199254740993').waitFor();
   await check(page, 'job');
   await page.getByRole('button', { name: 'Requeue…' }).click();
-  await heading(page, 'Requeue?');
+  await heading(page, 'Requeue this job?');
   await check(page, 'confirm');
   await page.getByRole('button', { name: 'Requeue the job' }).click();
-  await heading(page, 'Done');
-  await check(page, 'done');
+  await heading(page, 'Requeued');
+  await check(page, 'requeued');
   assert.equal((await fetch(`${control}/work`)).status, 200);
   await page.getByRole('link', { name: 'shop:dead-1' }).click();
   await page.getByText('Completed', { exact: true }).waitFor();
 
-  // Two are deleted, by the keyboard alone.
+  // Two are deleted, by the keyboard alone. Sent once more, that does no harm.
   await page.goto(`${url}/jobs?show=dead`);
   for (const [name, key] of [['Choose shop:dead-2', 'Space'], ['Choose shop:dead-3', 'Space'], ['Delete…', 'Enter'], ['Delete 2 jobs', 'Enter']]) {
     await tabTo(page, name);
     await page.keyboard.press(key);
-    if (name === 'Delete…') await heading(page, 'Delete?');
+    if (name === 'Delete…') await heading(page, 'Delete 2 jobs?');
   }
-  await heading(page, 'Done');
-  assert.equal(await page.getByText('Deleted').count(), 2);
+  await heading(page, 'Deleted 2 jobs');
+  assert.equal(await page.getByText('Deleted', { exact: true }).count(), 2);
+  await page.reload();
+  await heading(page, 'Deleted 2 jobs');
+  assert.equal(await page.getByText('Was gone already').count(), 2);
+}
 
-  // Hostile bodies do nothing.
+// views looks at the others: hostile bodies, dark and narrow ones, those of a reader, and of who loses a right.
+async function views(page) {
+  // A link of another site, such as an alert's, leads to whoever is signed in.
+  const elsewhere = await page.context().newPage();
+  await elsewhere.goto(`${control.replace('127.0.0.1', 'localhost')}/link`);
+  await elsewhere.getByRole('link').click();
+  await heading(elsewhere, 'Jobs in conflict');
+  await elsewhere.close();
+
   await page.goto(`${url}/job?id=hostile&body=1`);
   const body = page.getByRole('region', { name: 'Body' });
   assert.match(await body.textContent(), /<script>document\.title = "mine"<\/script>/);
   assert.match(await body.textContent(), /U\+202E/);
   assert.doesNotMatch(await body.textContent(), /[\u202a-\u202e\u2066-\u2069\u0000]/);
-  assert.equal(await page.title(), 'Job · JobOnce');
+  assert.equal(await page.title(), 'hostile · JobOnce');
   assert.equal(await page.evaluate(() => document.scripts.length), 0);
   await check(page, 'hostile');
   await page.goto(`${url}/job?id=long&body=1`);
   assert.equal((await body.textContent()).length, 1 << 20);
   assert.ok(await fits(page), 'a long line makes the page wider than the window');
+  await page.goto(`${url}/job?id=marked&body=1`);
+  assert.equal(await body.locator('b').count(), 10000);
   await page.goto(`${url}/?refresh`);
   await page.getByRole('link', { name: 'Pause' }).click();
   await page.getByRole('link', { name: /^Ask again/ }).waitFor();
   await page.goto(`${url}/expected?show=overdue`);
   await check(page, 'overdue');
+  await page.goto(`${url}/job?id=none`);
+  await page.getByRole('alert').getByText('JOB_NOT_FOUND').waitFor();
+  await check(page, 'not-found');
+  await page.goto(`${url}/jobs?show=held`);
+  await check(page, 'empty');
+  await page.goto(`${url}/jobs?all=1`);
+  await check(page, 'chosen');
 
   // Dark, and narrow. A reader has no buttons.
   for (const [name, options] of [['dark', { colorScheme: 'dark' }], ['narrow', { viewport: { width: 320, height: 640 } }]]) {
@@ -149,6 +172,28 @@ try {
   assert.equal(await page.getByRole('checkbox').count(), 0);
   await page.getByRole('button', { name: 'Sign out' }).click();
   await heading(page, 'Sign in');
+}
+
+// pictures makes those of the README.
+async function pictures() {
+  for (const [name, colorScheme] of [['page', 'light'], ['page-dark', 'dark']]) {
+    const page = await open({ colorScheme, viewport: { width: 1200, height: 870 } });
+    await page.goto(`${url}/jobs`);
+    await signIn(page, ADMIN_TOKEN);
+    await heading(page, 'All jobs');
+    await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });
+    await page.context().close();
+  }
+}
+
+try {
+  if (walk === 'picture') {
+    await pictures();
+  } else {
+    const page = await open();
+    await changes(page);
+    if (walk !== 'short') await views(page);
+  }
 } finally {
   await browser.close();
 }
