@@ -27,6 +27,7 @@ var loads = map[string]func(t *testing.T, args ...string) *exec.Cmd{
 type load struct {
 	stdin  io.Closer
 	stdout *json.Decoder
+	stderr *testenv.Tail
 	cmd    *exec.Cmd
 }
 
@@ -42,10 +43,11 @@ func startLoad(t *testing.T, cmd *exec.Cmd) *load {
 	testenv.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
 	testenv.Must(t, err)
-	cmd.Stderr = os.Stderr
+	stderr := new(testenv.Tail)
+	cmd.Stderr = stderr
 	testenv.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = stdin.Close() })
-	return &load{stdin, json.NewDecoder(stdout), cmd}
+	return &load{stdin, json.NewDecoder(stdout), stderr, cmd}
 }
 
 // next is what it says next: every 100 answers, and at its end.
@@ -92,5 +94,8 @@ func TestRollingRestart(t *testing.T) {
 		}
 		t.Logf("%s: %d calls", name, p.Answered)
 		testenv.OK(t, l.cmd.Wait())
+		if warnings := l.stderr.String(); warnings != "" { // As of listeners that pile up.
+			t.Errorf("%s writes to its standard error: %s", name, warnings)
+		}
 	}
 }

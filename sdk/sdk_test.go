@@ -129,6 +129,70 @@ async def do(client: jobonce.aio.Client) -> bool:
 	})
 }
 
+// forgotten are programs that do not close their client, and end all the same.
+var forgotten = map[string]func(t *testing.T) *exec.Cmd{
+	"node": func(t *testing.T) *exec.Cmd {
+		return nodeFile(t, project(t), "forgotten.mjs", `
+import { Client } from 'jobonce'
+const { startWork } = await new Client(process.env.TARGET).record({ jobId: 'node' })
+console.log(startWork)
+`)
+	},
+	"python": func(t *testing.T) *exec.Cmd {
+		python, _ := testenv.PythonSDK(t)
+		return exec.Command(python, "-c", `
+import os, jobonce
+client = jobonce.Client(os.environ["TARGET"])
+print(str(client.record(job_id="python").start_work).lower())
+`)
+	},
+}
+
+// TestForgottenClient: a connection that nobody uses keeps no process.
+func TestForgottenClient(t *testing.T) {
+	s := embedded(t)
+	for name, command := range forgotten {
+		t.Run(name, func(t *testing.T) {
+			cmd := command(t)
+			cmd.Env = append(os.Environ(), "TARGET="+s.Addr())
+			out := make(chan string, 1)
+			go func() { out <- run(t, cmd) }()
+			select {
+			case got := <-out:
+				if got != "true\n" {
+					t.Errorf("it prints %q", got)
+				}
+			case <-time.After(20 * time.Second):
+				testenv.OK(t, cmd.Process.Kill())
+				<-out
+				t.Error("it does not end")
+			}
+		})
+	}
+}
+
+// TestPythonForked: a client is of no use to a process that was forked after it was made, and says so at once.
+func TestPythonForked(t *testing.T) {
+	python, _ := testenv.PythonSDK(t)
+	s := embedded(t)
+	cmd := exec.Command(python, "-c", `
+import os, jobonce
+client = jobonce.Client(os.environ["TARGET"])
+client.record(job_id="before")
+child = os.fork()
+if child == 0:
+    try:
+        client.record(job_id="child", timeout=5.0)
+    except RuntimeError as error:
+        os._exit(0 if "fork" in str(error) else 2)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert client.record(job_id="parent").start_work
+`)
+	cmd.Env = append(os.Environ(), "TARGET="+s.Addr())
+	run(t, cmd)
+}
+
 // readmes is how to run a piece of code of each README.
 var readmes = map[string]struct {
 	file, tag string

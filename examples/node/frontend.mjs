@@ -19,7 +19,7 @@ const app = express()
 
 // The signature is that of the raw body: nothing may parse it before, nor inflate it.
 app.post('/webhooks/acme', express.raw({ type: () => true, limit: '1mb', inflate: false }), async (request, response) => {
-  const body = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0)
+  const body = request.body ?? Buffer.alloc(0) // There is none where the request has none.
   try {
     verifyWebhook(body, request.headers, secrets)
   } catch (error) {
@@ -39,7 +39,7 @@ async function record (headers, body) {
       event: eventOf(body),
       body,
       opaquePayload: true, // The service need not look for an id in the body.
-      contentType: headers['content-type'] ?? '',
+      contentType: contentTypeOf(headers),
       source: 'acme',
       mode: 'queued'
     })
@@ -50,14 +50,20 @@ async function record (headers, body) {
   }
 }
 
-// eventOf is what happened, for workers that claim by event. A body that does not say so is recorded all the same.
+// eventOf is what happened, for workers that claim by event. A body that does not say so, or says what the service does not take, is
+// recorded all the same.
 function eventOf (body) {
   try {
     const { type } = JSON.parse(body)
-    return typeof type === 'string' && Buffer.byteLength(type) <= 128 ? type : ''
+    return typeof type === 'string' && type.isWellFormed() && Buffer.byteLength(type) <= 128 ? type : ''
   } catch {
     return ''
   }
+}
+
+// contentTypeOf is what the worker is told of the body. One that the service does not take is left out: the delivery matters more.
+function contentTypeOf ({ 'content-type': type = '' }) {
+  return /^[\x20-\x7e]{0,128}$/.test(type) ? type : ''
 }
 
 // What went wrong before: a body that is too large is 413, one that was cut short 400. All else is tried again.

@@ -8,6 +8,7 @@ WEBHOOK_SECRET may be several secrets with commas between them, while one replac
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -33,6 +34,12 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan, openapi_url=None)
+
+
+@app.exception_handler(Exception)
+async def failed(request: Request, error: Exception) -> Response:
+    # What is wrong here is no reason to give the delivery up. Starlette logs it.
+    return Response(status_code=503, headers={"retry-after": "1"})
 
 
 @app.post("/webhooks/acme")
@@ -62,7 +69,7 @@ async def record(client: jobonce.aio.Client, headers: Mapping[str, str], body: b
             event=event_of(body),
             body=body,
             opaque_payload=True,  # The service need not look for an id in the body.
-            content_type=headers.get("content-type", ""),
+            content_type=content_type_of(headers),
             source="acme",
             mode="queued",
         )
@@ -73,12 +80,21 @@ async def record(client: jobonce.aio.Client, headers: Mapping[str, str], body: b
 
 
 def event_of(body: bytes) -> str:
-    """What happened, for workers that claim by event. A body that does not say so is recorded all the same."""
+    """What happened, for workers that claim by event.
+
+    A body that does not say so, or says what the service does not take, is recorded all the same.
+    """
     try:
         event = json.loads(body).get("type", "")
-    except (ValueError, AttributeError):
+        return event if isinstance(event, str) and len(event.encode()) <= 128 else ""
+    except (ValueError, AttributeError, RecursionError):
         return ""
-    return event if isinstance(event, str) and len(event.encode(errors="replace")) <= 128 else ""
+
+
+def content_type_of(headers: Mapping[str, str]) -> str:
+    """What the worker is told of the body. One that the service does not take is left out: the delivery matters more."""
+    content_type = headers.get("content-type", "")
+    return content_type if re.fullmatch(r"[\x20-\x7e]{0,128}", content_type) else ""
 
 
 if __name__ == "__main__":

@@ -97,6 +97,13 @@ func (p *player) step(ctx context.Context, step Step) error {
 		return p.server.await(ctx, step.Until)
 	case step.Server != nil:
 		return p.server.change(step.Server)
+	case step.Pause > 0:
+		select {
+		case <-time.After(step.Pause):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	return fmt.Errorf("a step that says nothing: %+v", step)
 }

@@ -28,7 +28,7 @@ type Scenario struct {
 	// Calls is what befalls the calls of a method, in order, before the scenario begins. Those beyond the list go through.
 	Calls map[string][]Fault
 	Steps []Step
-	// Counts is what the server must have counted for a method at the end.
+	// Counts is what the server must have counted for a method at the end. "NotStarted" are the jobs given back as not begun.
 	Counts map[string]Count
 }
 
@@ -63,6 +63,8 @@ type ErrorAnswer struct {
 	Message        string
 	Field          string
 	RetryAfter     time.Duration `yaml:"retry_after"`
+	// Garbled puts details before the others that are of their types and cannot be read.
+	Garbled bool
 }
 
 // statusCode is a gRPC code, which stands in a scenario by its name.
@@ -93,6 +95,8 @@ type Step struct {
 	Until map[string]int
 	// Server changes the server.
 	Server *Change
+	// Pause lets time pass, in which the client hears of what the server did.
+	Pause time.Duration
 }
 
 // Finish is how the work on a job ends: with a result, an error, or an error that no other try mends.

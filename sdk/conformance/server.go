@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -321,7 +322,13 @@ func (e *ErrorAnswer) status() error {
 	if detailed, err := st.WithDetails(details...); err == nil {
 		st = detailed
 	}
-	return st.Err()
+	p := st.Proto()
+	for _, detail := range p.GetDetails() {
+		if e.Garbled {
+			p.Details = append([]*anypb.Any{{TypeUrl: detail.GetTypeUrl(), Value: []byte{0xff}}}, p.Details...)
+		}
+	}
+	return status.ErrorProto(p)
 }
 
 func newRecord(req *joboncev1.RecordDeliveryRequest, now time.Time) *record {
@@ -514,6 +521,9 @@ func (s *server) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequ
 		r.ended, r.job.Work.State, r.job.Work.LastError = r.token, joboncev1.WorkState_WORK_STATE_QUEUED, req.GetError()
 		if req.GetDead() {
 			r.job.Work.State = joboncev1.WorkState_WORK_STATE_DEAD
+		}
+		if req.GetNotStarted() {
+			s.counts["NotStarted"]++
 		}
 		return nil
 	})

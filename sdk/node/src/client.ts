@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { create, type DescMessage, type DescMethodUnary, type MessageShape } from '@bufbuild/protobuf'
+import { create, ScalarType, type DescField, type DescMessage, type DescMethodUnary, type MessageShape } from '@bufbuild/protobuf'
 import { status } from '@grpc/grpc-js'
 import { Connection, type ConnectionOptions } from './connection.js'
 import { changed, invalid, JobOnceError, retryable, tooLarge } from './errors.js'
@@ -11,7 +11,7 @@ import {
   ClaimWorkRequestSchema, CompleteWorkRequestSchema, ReleaseWorkRequestSchema, RenewLeaseRequestSchema, WorkService
 } from './gen/jobonce/v1/work_service_pb.js'
 import type { ClaimedJob, ClaimWorkRequest, ReleaseWorkRequest } from './gen/jobonce/v1/work_service_pb.js'
-import { bodyCase, duration, firstOf, sleep } from './values.js'
+import { bodyCase, duration, firstOf, given, isText, sleep } from './values.js'
 import { doWork, type DoOptions, type DoResult, type WorkFunction } from './work.js'
 
 export interface ClientOptions extends ConnectionOptions {
@@ -77,7 +77,11 @@ export class Client {
    */
   constructor (target: string, options: ClientOptions = {}) {
     this.timeoutMs = options.timeoutMs ?? 10_000
-    this.#retry = { maxAttempts: Infinity, baseDelayMs: 50, maxDelayMs: 2000, ...options.retry }
+    this.#retry = { maxAttempts: Infinity, baseDelayMs: 50, maxDelayMs: 2000, ...given(options.retry) }
+    const { maxAttempts, baseDelayMs, maxDelayMs } = this.#retry
+    if (!(maxAttempts >= 1 && baseDelayMs > 0 && maxDelayMs >= baseDelayMs && maxDelayMs <= maxTimeoutMs)) {
+      throw new RangeError(`retry: maxAttempts must be at least 1, baseDelayMs above 0, and maxDelayMs at least that and at most ${maxTimeoutMs}`)
+    }
     checkTimeout(this.timeoutMs)
     this.#connection = new Connection(target, options)
   }
@@ -101,7 +105,8 @@ export class Client {
     const { body, mode, leaseMs, waitMs = 0, ...fields } = delivery
     const modes = { untracked: WorkMode.UNTRACKED, leased: WorkMode.LEASED, queued: WorkMode.QUEUED }
     if (mode !== undefined && modes[mode] === undefined) throw invalid('work_mode', `the mode ${String(mode)} is none of ${Object.keys(modes).join(', ')}`)
-    check({ ...fields, body })
+    checkNames(fields)
+    if (body !== undefined) checkBody(body)
     checkWait(waitMs)
     const request = create(RecordDeliveryRequestSchema, {
       ...fields,
@@ -212,6 +217,7 @@ export class Client {
   ): Promise<Answered<MessageShape<O>>> {
     const timeoutMs = options.timeoutMs ?? this.timeoutMs
     checkTimeout(timeoutMs)
+    checkTexts(method.input, request)
     const deadline = performance.now() + timeoutMs + waitMs
     const given = options.signal === undefined ? [] : [options.signal]
     const { signal, release } = firstOf(...given, this.#closed.signal)
@@ -251,16 +257,41 @@ export class Client {
 /** What no service takes, whatever its operator allows: what is far over it gRPC refuses without a reason. */
 const maxBodyBytes = 3 << 20
 
-/** Finds what would be sent as something else, or not at all. Everything else is the service's to judge. */
-function check (delivery: Omit<Delivery, 'mode' | 'leaseMs' | 'waitMs' | 'body'> & { body: string | Uint8Array | undefined }): void {
-  for (const [name, value] of Object.entries(delivery)) {
-    if (typeof value === 'string' && /[\uD800-\uDFFF]/u.test(value)) { // with u: those that stand alone
-      const field = name === 'body' ? 'payload' : name.replace(/[A-Z]/g, letter => '_' + letter.toLowerCase())
-      throw invalid(field, `${field} is not valid Unicode`)
+// These find what would be sent as something else, or not at all. Everything else is the service's to judge. What only a mistake in the
+// program makes is a TypeError: a frontend must not answer a provider that its delivery is wrong.
+
+/** Refuses a delivery's fields that there are none of, which protobuf passes over. */
+function checkNames (fields: object): void {
+  for (const name of Object.keys(fields)) {
+    const known = RecordDeliveryRequestSchema.fields.some(field => field.localName === name && field.oneof === undefined)
+    if (!known) throw new TypeError(`a delivery has no field ${JSON.stringify(name)}`)
+  }
+}
+
+function checkBody (body: unknown): void {
+  if (typeof body !== 'string' && !(body instanceof Uint8Array)) {
+    throw new TypeError('the body is neither a string nor a Uint8Array: it must be the raw body, as received, which nothing has parsed')
+  }
+  const size = Buffer.byteLength(body)
+  if (size > maxBodyBytes) throw tooLarge(`the body is ${size} bytes; a service takes bodies of at most ${maxBodyBytes}`)
+}
+
+/** Refuses texts of a request that are none. */
+function checkTexts (schema: DescMessage, request: object): void {
+  for (const field of schema.fields) {
+    for (const value of [valueOf(field, request)].flat()) {
+      if (field.scalar !== ScalarType.STRING || value === undefined) continue
+      if (typeof value !== 'string') throw new TypeError(`${field.localName} is not a string`)
+      if (!isText(value)) throw invalid(field.name, `${field.name} is not valid Unicode`)
     }
   }
-  const size = Buffer.byteLength(delivery.body ?? '')
-  if (size > maxBodyBytes) throw tooLarge(`the body is ${size} bytes; a service takes bodies of at most ${maxBodyBytes}`)
+}
+
+function valueOf ({ localName, oneof }: DescField, request: object): unknown {
+  const values = request as Record<string, unknown>
+  if (oneof === undefined) return values[localName]
+  const chosen = values[oneof.localName] as { case?: string, value?: unknown }
+  return chosen.case === localName ? chosen.value : undefined
 }
 
 /** The longest time that a timer of Node's takes. gRPC ends the process over a deadline that is infinite. */

@@ -47,22 +47,35 @@ export interface Target {
 export function parseTarget (text: string): Target {
   const scheme = /^(dns|unix|ipv4|ipv6):/i.exec(text)?.[1]?.toLowerCase()
   if (scheme === 'unix') return { name: text, loopback: true, single: true }
-  if (scheme !== undefined) return { name: text, loopback: false, single: false }
+  if (scheme !== undefined) {
+    // dns:host:port, or dns://nameserver/host:port. Lists of addresses are not looked into.
+    const [, v6, host = v6] = /^dns:(?:\/\/[^/]*\/)?(?:\[([^\]]+)\]|([^:/[\]]+))(?::\d+)?$/i.exec(text) ?? []
+    return { name: text, loopback: host !== undefined && isLoopback(host), single: host !== undefined && isSingle(host) }
+  }
   const addresses = text.split(',').map(address => address.trim())
   const hosts = addresses.map(address => {
     const match = /^(?:\[([^\]]+)\]|([^:/\s]+)):(\d{1,5})$/.exec(address)
     const host = match?.[1] ?? match?.[2]
-    if (host === undefined) throw new TypeError(`the target ${JSON.stringify(address)} is not host:port; an IPv6 address stands in brackets, as in [::1]:50051`)
+    const port = Number(match?.[3])
+    if (host === undefined || port < 1 || port > 65535) throw new TypeError(`the target ${JSON.stringify(address)} is not host:port; an IPv6 address stands in brackets, as in [::1]:50051`)
     return host
   })
   const families = new Set(hosts.map(isIP))
   const [family] = families
-  const loopback = hosts.every(host => host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.')))
-  if (hosts.length === 1) return { name: `dns:${text}`, loopback, single: family !== 0 || hosts[0] === 'localhost' }
+  const loopback = hosts.every(isLoopback)
+  if (hosts.length === 1) return { name: `dns:${addresses[0]}`, loopback, single: hosts.every(isSingle) }
   if (families.size > 1 || family === 0) {
     throw new TypeError('a target that is a list has IP addresses of one kind; for names, use dns:/// and one name with several addresses')
   }
   return { name: `ipv${family}:${addresses.join(',')}`, loopback, single: false }
+}
+
+function isLoopback (host: string): boolean {
+  return host.toLowerCase() === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))
+}
+
+function isSingle (host: string): boolean {
+  return host.toLowerCase() === 'localhost' || isIP(host) !== 0
 }
 
 /** How long an address may take to accept a connection, and how gRPC looks for one that went away, in milliseconds. */
@@ -109,6 +122,7 @@ export class Connection {
     const metadata = new grpc.Metadata()
     const end = performance.now() + timeoutMs
     if (this.#token !== undefined) metadata.set('authorization', `Bearer ${await this.#ask(this.#token)}`)
+    if (signal.aborted) throw new JobOnceError('CANCELLED: the call was given up before it was sent', { code: grpc.status.CANCELLED })
     return await new Promise((resolve, reject) => {
       const deadline = new Date(Date.now() + Math.max(0, end - performance.now()))
       const cancel = (): void => { call.cancel() }
@@ -122,8 +136,7 @@ export class Connection {
           if (error !== null) reject(fromServiceError(error))
           else resolve(response as MessageShape<O>)
         })
-      if (signal.aborted) cancel()
-      else signal.addEventListener('abort', cancel, { once: true })
+      signal.addEventListener('abort', cancel, { once: true })
     })
   }
 

@@ -1,4 +1,4 @@
-import { fromBinary } from '@bufbuild/protobuf'
+import { fromBinary, type DescMessage, type MessageShape } from '@bufbuild/protobuf'
 import { status, type ServiceError } from '@grpc/grpc-js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema, StatusSchema } from './gen/jobonce/sdk/details_pb.js'
 import { ErrorReason } from './gen/jobonce/v1/types_pb.js'
@@ -63,18 +63,18 @@ export function fromServiceError (error: ServiceError): JobOnceError {
   for (const { typeUrl, value } of details(error)) {
     switch (typeUrl.slice(typeUrl.lastIndexOf('/') + 1)) {
       case 'google.rpc.ErrorInfo': {
-        const info = fromBinary(ErrorInfoSchema, value)
-        if (info.domain === 'jobonce') read.reason = info.reason
+        const info = message(ErrorInfoSchema, value)
+        if (info?.domain === 'jobonce') read.reason = info.reason
         break
       }
       case 'google.rpc.RetryInfo': {
-        const delay = fromBinary(RetryInfoSchema, value).retryDelay
+        const delay = message(RetryInfoSchema, value)?.retryDelay
         const ms = Number(delay?.seconds ?? 0) * 1000 + (delay?.nanos ?? 0) / 1e6
         read.retryAfterMs = Math.min(Math.max(0, ms), longestWait)
         break
       }
       case 'google.rpc.BadRequest':
-        read.field = fromBinary(BadRequestSchema, value).fieldViolations[0]?.field ?? ''
+        read.field = message(BadRequestSchema, value)?.fieldViolations[0]?.field ?? ''
     }
   }
   const known = reasonOf(read.code, read.reason)
@@ -88,17 +88,21 @@ function text (code: status, reason: string, message: string): string {
 
 function details (error: ServiceError): { typeUrl: string, value: Uint8Array }[] {
   const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
-  if (!(bytes instanceof Uint8Array)) return []
+  return bytes instanceof Uint8Array ? message(StatusSchema, bytes)?.details ?? [] : []
+}
+
+/** What the bytes hold. Undefined when it cannot be read: whatever it is then, it is not the service's. */
+function message<T extends DescMessage> (schema: T, bytes: Uint8Array): MessageShape<T> | undefined {
   try {
-    return fromBinary(StatusSchema, bytes).details
+    return fromBinary(schema, bytes)
   } catch {
-    return [] // Whatever it is, it is not the service's.
+    return undefined
   }
 }
 
 /** The reason, as far as this version knows it, or else what the code stands for. */
 function reasonOf (code: status, reason: string): Reason | '' {
-  if (reason !== '') return reason in ErrorReason && reason !== 'UNSPECIFIED' ? reason as Reason : ''
+  if (reason !== '') return Object.hasOwn(ErrorReason, reason) && reason !== 'UNSPECIFIED' ? reason as Reason : ''
   return impliedReasons[code] ?? ''
 }
 

@@ -32,6 +32,11 @@ export function firstOf (...signals: AbortSignal[]): { signal: AbortSignal, rele
   return { signal: controller.signal, release: () => { for (const remove of listeners) remove() } }
 }
 
+/** Options without those that are undefined, as when a variable of the environment is not set: they would beat the defaults. */
+export function given<T extends object> (options: T | undefined): Partial<T> {
+  return Object.fromEntries(Object.entries(options ?? {}).filter(([, value]) => value !== undefined)) as Partial<T>
+}
+
 /** A duration as the messages hold it. */
 export function duration (field: string, ms: number): Duration {
   if (!Number.isFinite(ms)) throw invalid(field, `${field} is not a number of milliseconds`)
@@ -41,6 +46,11 @@ export function duration (field: string, ms: number): Duration {
 /** A duration of the service's in milliseconds. */
 export function toMs (d: Duration | undefined): number {
   return d === undefined ? 0 : durationMs(d)
+}
+
+/** Tells whether a string is Unicode: the rest is sent as something else. */
+export function isText (value: string): boolean {
+  return !/[\uD800-\uDFFF]/u.test(value) // with u: those that stand alone
 }
 
 /** A body as the messages hold it. */

@@ -9,17 +9,22 @@ export { WebhookVerificationError }
  * `webhook-signature`. It throws a WebhookVerificationError when none of the secrets made it, or the timestamp is more than five
  * minutes away. It needs the package standardwebhooks.
  *
- * @param body The raw body, as received: parsed and printed anew, it has another signature.
+ * @param body The raw body, as received: parsed and printed anew, it has another signature. Anything but bytes is a TypeError, for it is a
+ * mistake in the program, which the provider must not hear as a 401.
+ * @param headers Those of a request of node:http, or a Headers.
  * @param secrets One secret, or several while one replaces another. They begin with `whsec_`, or are base64.
  */
 export function verifyWebhook (
-  body: Uint8Array, headers: Record<string, string | string[] | undefined>, secrets: string | readonly string[]
+  body: Uint8Array, headers: Headers | Record<string, string | string[] | undefined>, secrets: string | readonly string[]
 ): void {
+  if (!(body instanceof Uint8Array)) {
+    throw new TypeError('the body is not the raw body, as bytes: what parses it (such as express.json) must not come before, or must leave this path out')
+  }
   // The library reads the body as text, and takes all that is not UTF-8 for the same.
   if (!isUtf8(body)) throw new WebhookVerificationError('the body is not UTF-8')
   const text = Buffer.from(body.buffer, body.byteOffset, body.byteLength)
   const signed: Record<string, string> = {}
-  for (const [name, value] of Object.entries(headers)) {
+  for (const [name, value] of headers instanceof Headers ? headers : Object.entries(headers)) {
     if (typeof value === 'string') signed[name] = value
   }
   let failure: unknown = new WebhookVerificationError('there is no secret')

@@ -3,7 +3,7 @@ import type { CallOptions, Client, Delivery } from './client.js'
 import { invalid, JobOnceError } from './errors.js'
 import type { RecordDeliveryResponse } from './gen/jobonce/v1/idempotency_service_pb.js'
 import { Disposition, type Job, type Lease } from './gen/jobonce/v1/types_pb.js'
-import { bodyCase, bodyOf, firstOf, sleep, toMs } from './values.js'
+import { bodyCase, bodyOf, firstOf, isText, sleep, toMs } from './values.js'
 
 /** How long a lease runs at first and from each renewal on, unless it is set. After a crash nobody starts the work before its end. */
 export const defaultLeaseMs = 60_000
@@ -24,13 +24,28 @@ export interface Work {
 
 /**
  * Does the work of one job. A string that it returns is the result, at most 64 KiB, which later deliveries are told. An error means
- * that the work is to be tried again later; a {@link PermanentError} that it never will be, and the job is dead.
+ * that the work is to be tried again later; a {@link PermanentError} that it never will be, and the job is dead; a {@link RetryLaterError}
+ * and a {@link NotStartedError} say when. Work whose result cannot be
+ * kept is done all the same: it is completed without one, and the error says so.
  */
 export type WorkFunction = (work: Work) => Promise<string | void> | string | void
 
 /** An error of work that no further try can mend. */
 export class PermanentError extends Error {
   override name = 'PermanentError'
+}
+
+/** An error of work that is to be left alone for a time at least, 24 hours at most: what an HTTP service means by Retry-After. */
+export class RetryLaterError extends Error {
+  override name = 'RetryLaterError'
+  constructor (message: string, readonly retryAfterMs: number, options?: ErrorOptions) {
+    super(message, options)
+  }
+}
+
+/** An error of work that was not begun: it is given back, due at once, and the attempt does not count. */
+export class NotStartedError extends Error {
+  override name = 'NotStartedError'
 }
 
 /**
@@ -59,7 +74,7 @@ export interface DoResult {
   ran: boolean
   /** The service's answer to the delivery: how the job stood before the function ran. */
   response: RecordDeliveryResponse
-  /** Why the work was not done or not started, or could not be told to the service. Undefined when nothing went wrong. */
+  /** Why the work was not done or not started, or it or its result could not be told to the service. Undefined when nothing went wrong. */
   error?: unknown
 }
 
@@ -67,6 +82,8 @@ export interface DoResult {
 export async function doWork (
   client: Client, delivery: Omit<Delivery, 'mode'>, work: WorkFunction, options: DoOptions = {}
 ): Promise<DoResult> {
+  const { mode = 'leased' } = delivery as Delivery
+  if (mode !== 'leased') throw invalid('work_mode', 'the mode of work under a lease is leased')
   const leaseMs = delivery.leaseMs ?? defaultLeaseMs
   const { response, sent } = await client.recordAt({ ...delivery, mode: 'leased', leaseMs }, options)
   if (!response.startWork) return { ...notStarted(response), ran: false, response }
@@ -144,7 +161,7 @@ export class Runner {
       if (held.lost === undefined) await held.end({ notStarted: true }).catch(() => {}) // If it fails, the lease lapses.
       return { ran: false, settled: false, delayMs: 0, error: new Error('the work was not started', { cause: error }) }
     }
-    let result = ''
+    let returned: unknown
     let failure: { error: unknown } | undefined
     const kept = new AbortController()
     const stopped = new AbortController()
@@ -152,9 +169,7 @@ export class Runner {
     const told = signal === undefined ? firstOf(stopped.signal) : firstOf(signal, stopped.signal)
     try {
       const work: Work = { job, lease, body: bodyOf(job), generation: lease.generation, signal: told.signal }
-      result = await this.#work(work) ?? ''
-      const size = Buffer.byteLength(result)
-      if (size > maxResultBytes) throw invalid('result', `the result is ${size} bytes; the limit is ${maxResultBytes}`)
+      returned = await this.#work(work)
     } catch (error) {
       failure = { error }
     } finally {
@@ -162,16 +177,24 @@ export class Runner {
       told.release()
       await keeping
     }
-    return failure === undefined ? await completed(held, result) : await this.#failed(held, job, failure.error, signal)
+    return failure === undefined ? await completed(held, returned) : await this.#failed(held, job, failure.error, signal)
   }
 
   async #failed (held: Holding, job: Job, error: unknown, signal: AbortSignal | undefined): Promise<Outcome> {
     if (held.lost !== undefined) return { ran: true, settled: false, delayMs: 0, error: new AggregateError([error, held.lost], 'the work failed, and its lease was lost') }
     const dead = error instanceof PermanentError
-    // That somebody wanted to stop is not the job's fault.
-    const delayMs = dead || signal?.aborted === true ? 0 : Math.min(Math.max(0, this.#backoff(job.work?.attempts ?? 1)), maxRetryMs)
+    let delayMs = 0
     try {
-      await held.end({ error: storable(error), ...(dead ? { dead } : { retryAfterMs: delayMs }) })
+      if (error instanceof NotStartedError) {
+        await held.end({ notStarted: true })
+      } else if (dead) {
+        await held.end({ error: storable(error), dead })
+      } else {
+        // That somebody wanted to stop is not the job's fault.
+        const backoff = signal?.aborted === true ? 0 : this.#backoff(job.work?.attempts ?? 1)
+        delayMs = Math.min(Math.max(0, backoff, error instanceof RetryLaterError ? error.retryAfterMs : 0), maxRetryMs)
+        await held.end({ error: storable(error), retryAfterMs: delayMs })
+      }
     } catch (untold) {
       return { ran: true, settled: false, delayMs, error: new AggregateError([error, untold], 'the work failed, and could not be given back') }
     }
@@ -179,15 +202,26 @@ export class Runner {
   }
 }
 
-async function completed (held: Holding, result: string): Promise<Outcome> {
+async function completed (held: Holding, returned: unknown): Promise<Outcome> {
   const outcome = { ran: true, settled: false, delayMs: 0 }
   if (held.lost !== undefined) return { ...outcome, error: held.lost }
+  // What has been done must not be done again because of what it returned.
+  const problem = resultProblem(returned)
   try {
-    await held.complete(result)
-    return { ...outcome, settled: true }
+    await held.complete(typeof returned === 'string' && problem === undefined ? returned : '')
+    return { ...outcome, settled: true, ...(problem === undefined ? {} : { error: problem }) }
   } catch (error) {
     return { ...outcome, error }
   }
+}
+
+/** Why what a function returned cannot be kept as a result. */
+function resultProblem (returned: unknown): Error | undefined {
+  if (returned === undefined || returned === null) return undefined
+  if (typeof returned !== 'string') return new TypeError('the work is done, and its result is not kept: it is not a string')
+  const size = Buffer.byteLength(returned)
+  if (size > maxResultBytes) return invalid('result', `the work is done, and its result is not kept: it is ${size} bytes; the limit is ${maxResultBytes}`)
+  return isText(returned) ? undefined : invalid('result', 'the work is done, and its result is not kept: it is not valid Unicode')
 }
 
 /** A lease that is held while its work is done. */

@@ -3,7 +3,7 @@ import type { Client } from './client.js'
 import { JobOnceError } from './errors.js'
 import type { Job } from './gen/jobonce/v1/types_pb.js'
 import type { ClaimedJob } from './gen/jobonce/v1/work_service_pb.js'
-import { sleep, toMs } from './values.js'
+import { given, sleep, toMs } from './values.js'
 import { defaultBackoff, defaultLeaseMs, Runner, type WorkFunction } from './work.js'
 
 export interface WorkerOptions {
@@ -23,9 +23,11 @@ export interface WorkerOptions {
   shutdownTimeoutMs?: number
   /** How long a job that failed is left alone, in milliseconds. Default {@link defaultBackoff}. */
   backoff?: (attempts: number) => number
-  /** Hears of failed jobs, and of failed calls, which have no job. Default: a line on standard error. */
+  /** Hears of failed jobs, and of failed calls, which have no job. Default: a line on standard error, which is also told what this throws. */
   onError?: (error: unknown, job?: Job) => void
 }
+
+type ClaimRequest = Parameters<Client['claim']>[0]
 
 /** What one claim may ask for. */
 const maxClaimJobs = 100
@@ -36,6 +38,8 @@ export class Worker {
   readonly #options: Required<WorkerOptions>
   readonly #runner: Runner
   readonly #running = new Set<Promise<void>>()
+  /** The claim of which nobody knows what it was granted. */
+  #open: ClaimRequest | undefined
   /** Wakes what waits for a place. */
   #wake: (() => void) | undefined
 
@@ -43,7 +47,7 @@ export class Worker {
     this.#client = client
     this.#options = {
       concurrency: 10, leaseMs: defaultLeaseMs, events: [], jobIdPrefix: '', workerId: '', waitMs: 30_000, shutdownTimeoutMs: 30_000,
-      backoff: defaultBackoff, onError: report, ...options
+      backoff: defaultBackoff, onError: report, ...given(options)
     }
     const { concurrency, leaseMs, backoff } = this.#options
     if (!Number.isInteger(concurrency) || concurrency < 1) throw new RangeError('concurrency must be a whole number from 1 on')
@@ -64,6 +68,7 @@ export class Worker {
     signal.addEventListener('abort', wake)
     try {
       await this.#claim(signal, cut.signal)
+      await this.#giveBack()
     } finally {
       signal.removeEventListener('abort', wake)
       const timer = setTimeout(() => { cut.abort(new Error('the worker is to stop')) }, this.#options.shutdownTimeoutMs)
@@ -72,69 +77,67 @@ export class Worker {
     }
   }
 
-  /** Claims jobs whenever there is room for some. A request id stays as long as nobody knows what a claim was granted. */
+  /** Claims jobs whenever there is room for some. A claim stays open as long as nobody knows what it was granted. */
   async #claim (signal: AbortSignal, cut: AbortSignal): Promise<void> {
-    const { concurrency, leaseMs, events, jobIdPrefix, workerId, waitMs, onError } = this.#options
+    const { concurrency, leaseMs, events, jobIdPrefix, workerId, waitMs } = this.#options
     let pause = 1000
-    let requestId = ''
-    let maxJobs = 0
+    let unknown = false
     while (!signal.aborted) {
       if (this.#running.size >= concurrency) {
         await new Promise<void>(resolve => { this.#wake = resolve })
         continue
       }
-      if (requestId === '') {
-        requestId = randomUUID()
-        maxJobs = Math.min(concurrency - this.#running.size, maxClaimJobs)
-      }
-      const request = { requestId, maxJobs, leaseMs, events, jobIdPrefix, workerId }
+      const maxJobs = Math.min(concurrency - this.#running.size, maxClaimJobs)
+      this.#open ??= { requestId: randomUUID(), maxJobs, leaseMs, events, jobIdPrefix, workerId }
       const asked = performance.now()
       try {
-        const { response: jobs, sent } = await this.#client.claimAt({ ...request, waitMs }, { signal })
-        requestId = ''
+        const { response: jobs, sent } = await this.#client.claimAt({ ...this.#open, waitMs }, { signal })
+        this.#open = undefined
+        unknown = false
         pause = 1000
         for (const job of jobs) this.#start(job, sent, cut)
         // A service that is about to stop answers before the time.
-        if (jobs.length === 0) await sleep(Math.min(1000, Math.max(0, waitMs - (performance.now() - asked))), signal)
+        if (jobs.length === 0) await sleep(1000 - (performance.now() - asked), signal)
       } catch (error) {
         if (!(error instanceof JobOnceError)) throw error
-        if (signal.aborted) {
-          await this.#giveBack(request)
-          return
-        }
+        if (signal.aborted) return
+        unknown ||= error.outcomeUnknown
+        if (!unknown) this.#open = undefined // A refusal tells of its own call alone.
         if (error.is('INVALID_FIELD') || error.name === 'AbortError') throw error
-        if (!error.outcomeUnknown) requestId = '' // A refusal tells of its own call alone.
-        onError(error)
+        this.#tell(error)
         await sleep(error.retryAfterMs + pause * (0.5 + Math.random()), signal)
         pause = Math.min(2 * pause, 30_000)
       }
     }
   }
 
-  /** Finds out what a claim that was cut short was granted after all, and gives it back. Otherwise the leases lapse. */
-  async #giveBack (request: Parameters<Client['claim']>[0]): Promise<void> {
+  /** Finds out what the open claim was granted after all, and gives it back. Otherwise the leases lapse. */
+  async #giveBack (): Promise<void> {
+    if (this.#open === undefined) return
     const options = { timeoutMs: 2000 }
-    try {
-      const jobs = await this.#client.claim(request, options)
-      await Promise.all(jobs.map(async ({ job, lease }) => {
-        await this.#client.release(job?.jobId ?? '', lease?.token ?? '', { notStarted: true }, options)
-      }))
-    } catch {
-      // They lapse.
-    }
+    const jobs = await this.#client.claim(this.#open, options).catch(() => [])
+    this.#open = undefined
+    await Promise.allSettled(jobs.map(async ({ job, lease }) => {
+      await this.#client.release(job?.jobId ?? '', lease?.token ?? '', { notStarted: true }, options)
+    }))
   }
 
   #start ({ job, lease }: ClaimedJob, sent: number, cut: AbortSignal): void {
     if (job === undefined || lease === undefined) return
     const work = (async () => {
       const { error } = await this.#runner.run(job, lease, sent + toMs(lease.remaining), cut)
-      if (error !== undefined) this.#options.onError(error, job)
+      if (error !== undefined) this.#tell(error, job)
     })()
-    const ended = work.catch(error => { this.#options.onError(error, job) }).finally(() => {
+    const ended = work.catch(error => { this.#tell(error, job) }).finally(() => {
       this.#running.delete(ended)
       this.#wake?.()
     })
     this.#running.add(ended)
+  }
+
+  /** Tells of an error. What goes wrong with that takes no jobs down. */
+  #tell (error: unknown, job?: Job): void {
+    void (async () => { await this.#options.onError(error, job) })().catch((broken: unknown) => { report(broken, job) })
   }
 }
 

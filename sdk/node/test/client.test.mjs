@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { status } from '@grpc/grpc-js'
-import { bodyOf, Client, defaultBackoff, ErrorReason, JobOnceError, PermanentError, Worker } from 'jobonce'
+import { bodyOf, Client, defaultBackoff, ErrorReason, JobOnceError, NotStartedError, PermanentError, RetryLaterError, Worker } from 'jobonce'
 import { answerTo, verifyWebhook, WebhookVerificationError } from 'jobonce/webhook'
 import { Webhook } from 'standardwebhooks'
 
@@ -22,7 +22,7 @@ test('targets', () => {
   for (const target of ['127.0.0.1:1', '[::1]:1', 'localhost:1', '127.0.0.1:1, 127.0.0.2:2', 'dns:///a.b:1', 'unix:/tmp/s', 'jobonce.internal:443']) {
     new Client(target).close()
   }
-  for (const target of ['', 'localhost', '50051', 'http://localhost:1', '127.0.0.1:1,[::1]:1', 'a:1,b:1', '127.0.0.1:1,']) {
+  for (const target of ['', 'localhost', '50051', 'http://localhost:1', '127.0.0.1:1,[::1]:1', 'a:1,b:1', '127.0.0.1:1,', 'a:0', 'a:65536']) {
     assert.throws(() => new Client(target), TypeError, target)
   }
 })
@@ -32,6 +32,12 @@ test('a token does not travel in plaintext', () => {
   assert.throws(() => new Client('127.0.0.1:1', { token: 't', tokenFile: 'f' }), /exclude/)
   new Client('jobonce.internal:1', { token: 't', tls: false, tokenOverPlaintext: true }).close()
   new Client('jobonce.internal:1', { token: 't' }).close()
+  for (const target of ['dns:///localhost:1', 'dns:127.0.0.1:1', 'dns:///[::1]:1', 'LOCALHOST:1', 'dns://8.8.8.8/127.0.0.1']) {
+    new Client(target, { token: 't', tls: false }).close() // of this machine
+  }
+  for (const target of ['dns:///jobonce.internal:1', 'dns://127.0.0.1/jobonce.internal:1', 'ipv4:10.0.0.1:1', '127.0.0.1.example:1']) {
+    assert.throws(() => new Client(target, { token: 't', tls: false }), /plaintext/, target)
+  }
 })
 
 test('a token file must have a token', t => {
@@ -66,7 +72,112 @@ test('what cannot be sent', async () => {
     await assert.rejects(client.claim({ leaseMs: 1000, waitMs }), { reason: 'INVALID_FIELD', field: 'wait' })
   }
   assert.throws(() => new Worker(client, () => {}, { concurrency: 0 }), RangeError)
+  for (const retry of [{ maxAttempts: 0 }, { baseDelayMs: 0 }, { baseDelayMs: NaN }, { baseDelayMs: 3000 }, { maxDelayMs: Infinity }]) {
+    assert.throws(() => new Client('127.0.0.1:1', { retry }), RangeError)
+  }
+  for (const [call, field] of [
+    [client.get('\ud800'), 'job_id'], [client.claim({ leaseMs: 1000, events: ['e', '\ud800'] }), 'events'],
+    [client.complete('j', 't', '\udc00'), 'result'], [client.release('j', 't', { error: '\udc00' }), 'error'],
+    [client.do({ jobId: 'j', mode: 'queued' }, () => {}), 'work_mode']
+  ]) {
+    await assert.rejects(call, { reason: 'INVALID_FIELD', field })
+  }
+  // What only a mistake in the program makes is not the delivery's fault: it is no INVALID_FIELD, which is answered with 400.
+  for (const delivery of [{ job_id: 'j' }, { jobId: 'j', requestID: 'r' }, { jobId: 'j', payload: 'p' }, { jobId: 7 }, { body: { parsed: true } }, { body: null }]) {
+    await assert.rejects(client.record(delivery), TypeError)
+  }
   client.close()
+})
+
+test('an option that is undefined is not set', async () => {
+  const options = { timeoutMs: undefined, tls: undefined, token: undefined, tokenFile: undefined, compression: undefined }
+  const client = new Client('127.0.0.1:1', { ...options, retry: { maxAttempts: 2, baseDelayMs: undefined, maxDelayMs: undefined } })
+  const started = performance.now()
+  await assert.rejects(client.record({ jobId: 'j', event: undefined, requestId: undefined }, { timeoutMs: 5000, signal: undefined }))
+  assert.ok(performance.now() - started >= 20, 'there is no pause between attempts')
+  client.close()
+})
+
+// A client that hands out one job, and remembers what it is told of it.
+function fake () {
+  const told = []
+  const job = { jobId: 'j', body: { case: undefined }, work: { attempts: 1 } }
+  let due = [{ job, lease: { token: 't', generation: 1n, remaining: { seconds: 60n, nanos: 0 } } }]
+  const stop = new AbortController()
+  const end = how => { told.push(how); stop.abort() }
+  const client = {
+    timeoutMs: 1000, claims: 0,
+    async claimAt () {
+      client.claims++
+      const response = due
+      due = []
+      return { response, sent: performance.now() }
+    },
+    async complete (id, token, result) { end({ result }) },
+    async release (id, token, how) { end(how) }
+  }
+  return { client, told, stop }
+}
+
+test('what work returns does not have it done again', async () => {
+  for (const returned of [7, {}, 'x'.repeat(65537), '\ud800', null]) {
+    const { client, told, stop } = fake()
+    const errors = []
+    await new Worker(client, () => returned, { onError: error => errors.push(error) }).run(stop.signal)
+    assert.deepEqual(told, [{ result: '' }])
+    assert.equal(errors.length, returned === null ? 0 : 1)
+  }
+})
+
+test('errors say when work is tried again', async () => {
+  for (const [error, how] of [
+    [new RetryLaterError('busy', 5000), { error: 'busy', retryAfterMs: 5000 }],
+    [new RetryLaterError('busy', 1), { error: 'busy', retryAfterMs: 2000 }], // the backoff is longer
+    [new RetryLaterError('busy', Infinity), { error: 'busy', retryAfterMs: 86_400_000 }],
+    [new NotStartedError('no place'), { notStarted: true }],
+    [new PermanentError('never'), { error: 'never', dead: true }]
+  ]) {
+    const { client, told, stop } = fake()
+    await new Worker(client, () => { throw error }, { onError () {} }).run(stop.signal)
+    assert.deepEqual(told, [how])
+  }
+})
+
+test('a worker outlives an onError that fails', async t => {
+  t.mock.method(console, 'error', () => {})
+  for (const onError of [() => { throw new Error('sync') }, async () => { throw new Error('async') }]) {
+    const { client, told, stop } = fake()
+    await new Worker(client, () => { throw new Error('no') }, { onError }).run(stop.signal)
+    assert.equal(told[0].error, 'no')
+  }
+})
+
+test("a worker's option that is undefined is not set", async t => {
+  t.mock.method(console, 'error', () => {})
+  const { client, told, stop } = fake()
+  const options = Object.fromEntries(['concurrency', 'leaseMs', 'events', 'waitMs', 'shutdownTimeoutMs', 'backoff', 'onError'].map(name => [name, undefined]))
+  await new Worker(client, () => { throw new Error('no') }, options).run(stop.signal)
+  assert.deepEqual(told, [{ error: 'no', retryAfterMs: 2000 }])
+})
+
+test('a backoff that fails does not hide why the work did', async t => {
+  for (const backoff of [() => { throw new Error('broken') }, () => NaN]) {
+    const { client, told, stop } = fake()
+    client.release = async (id, token, { retryAfterMs }) => {
+      if (Number.isNaN(retryAfterMs)) throw new JobOnceError('no such time')
+    }
+    await new Worker(client, () => { throw new Error('no') }, { backoff, onError: error => { told.push(error); stop.abort() } }).run(stop.signal)
+    assert.equal(told[0].errors[0].message, 'no')
+  }
+})
+
+test('a worker that is not to wait does not claim without a pause', async () => {
+  const { client, stop } = fake()
+  const running = new Worker(client, () => new Promise(() => {}), { waitMs: 0, concurrency: 2, shutdownTimeoutMs: 1 }).run(stop.signal)
+  await new Promise(resolve => setTimeout(resolve, 200))
+  assert.ok(client.claims <= 2, `${client.claims} claims`)
+  stop.abort()
+  void running
 })
 
 test('an aborted call', async () => {
@@ -119,11 +230,15 @@ test('signatures', () => {
   }
   verifyWebhook(body, headers, secret)
   verifyWebhook(new Uint8Array(body), headers, [old, secret])
+  verifyWebhook(body, new Headers(headers), secret)
   for (const [what, changed, given] of [
     [Buffer.from('{"a": "ü"}'), headers, secret], [body, {}, secret], [body, headers, old], [body, headers, []], [Buffer.from([255]), headers, secret],
     [body, { ...headers, 'webhook-timestamp': '1' }, secret], [body, { ...headers, 'webhook-signature': 'v1' }, secret]
   ]) {
     assert.throws(() => verifyWebhook(what, changed, given), WebhookVerificationError)
+  }
+  for (const parsed of [{ a: 'ü' }, String(body), undefined]) { // as express.json() and the like leave it
+    assert.throws(() => verifyWebhook(parsed, headers, secret), { name: 'TypeError', message: /raw body/ })
   }
 })
 

@@ -47,6 +47,12 @@ class Retry:
     max_delay: float = 2.0
     """The longest mean delay, in seconds."""
 
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ValueError("max_attempts must be at least 1")
+        if not 0 < self.base_delay <= self.max_delay < math.inf:
+            raise ValueError("base_delay must be above 0, and max_delay at least that and finite")
+
 
 @dataclass(frozen=True)
 class Target:
@@ -62,21 +68,24 @@ class Target:
 def parse_target(text: str) -> Target:
     """Reads host:port, several IP addresses with ports and commas between them, or a name of gRPC's such as dns:///..."""
     scheme = re.match(r"(?i)(dns|unix|ipv4|ipv6):", text)
+    if scheme and scheme[1].lower() == "unix":
+        return Target(text, loopback=True, single=True)
     if scheme:
-        unix = scheme[1].lower() == "unix"
-        return Target(text, loopback=unix, single=unix)
+        # dns:host:port, or dns://nameserver/host:port. Lists of addresses are not looked into.
+        match = re.fullmatch(r"(?i)dns:(?://[^/]*/)?(?:\[([^\]]+)\]|([^:/\[\]]+))(?::\d+)?", text)
+        host = (match[1] or match[2]) if match else ""
+        return Target(text, loopback=_loopback(host), single=_single(host))
     addresses = [address.strip() for address in text.split(",")]
     hosts = []
     for address in addresses:
         match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:/\s]+)):(\d{1,5})", address)
-        if not match:
+        if not match or not 1 <= int(match[3]) <= 65535:
             raise ValueError(f"the target {address!r} is not host:port; an IPv6 address stands in brackets, as in [::1]:50051")
         hosts.append(match[1] or match[2])
-    ips = [_ip(host) for host in hosts]
-    loopback = all(host == "localhost" or (ip is not None and ip.is_loopback) for host, ip in zip(hosts, ips))
+    loopback = all(map(_loopback, hosts))
     if len(hosts) == 1:
-        return Target(f"dns:{text}", loopback, single=ips[0] is not None or hosts[0] == "localhost")
-    versions = {ip.version if ip else None for ip in ips}
+        return Target(f"dns:{addresses[0]}", loopback, single=_single(hosts[0]))
+    versions = {ip.version if ip else None for ip in map(_ip, hosts)}
     if len(versions) > 1 or None in versions:
         raise ValueError(
             "a target that is a list has IP addresses of one kind; for names, use dns:/// and one name with several addresses"
@@ -89,6 +98,15 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def _loopback(host: str) -> bool:
+    ip = _ip(host)
+    return host.lower() == "localhost" or (ip is not None and ip.is_loopback)
+
+
+def _single(host: str) -> bool:
+    return host.lower() == "localhost" or _ip(host) is not None
 
 
 class TokenFile:
@@ -129,17 +147,21 @@ class Settings:
     options: list[tuple[str, Any]]
     compression: grpc.Compression | None
 
-    def metadata(self) -> list[tuple[str, str]]:
+    def metadata(self, request_id: str) -> list[tuple[str, str]]:
         """What is sent with an attempt."""
         if self.token is None:
             return []
-        token = self.token()
+        try:
+            token = self.token()
+        except Exception as error:
+            raise _unsent("there is no token to send", request_id) from error
         if not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise Unauthenticated(
-                "UNAUTHENTICATED: the token is empty, or holds a space, a line break or another character that a header cannot carry",
-                code=grpc.StatusCode.UNAUTHENTICATED,
-            )
+            raise _unsent("the token is empty, or holds a space, a line break or another character that a header cannot carry", request_id)
         return [("authorization", f"Bearer {token}")]
+
+
+def _unsent(message: str, request_id: str) -> Unauthenticated:
+    return Unauthenticated(f"UNAUTHENTICATED: {message}", code=grpc.StatusCode.UNAUTHENTICATED, request_id=request_id)
 
 
 def settings(

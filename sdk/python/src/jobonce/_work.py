@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
-from jobonce.errors import PayloadTooLarge, invalid
+from jobonce.errors import NotStarted, PayloadTooLarge, PermanentError, RetryLater, invalid
 from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
+from jobonce.v1 import work_service_pb2 as work_service
 
 Mode = Literal["untracked", "leased", "queued"]
 """Who does the work: whoever is told to start it, the same under a lease, or workers that claim it."""
@@ -65,6 +66,14 @@ class RecordOptions(Delivery, total=False):
     mode: Mode
 
 
+def leased_request(delivery: Delivery) -> tuple[idempotency.RecordDeliveryRequest, float]:
+    """The request of a delivery whose work is done under a lease, and how long that runs."""
+    if dict(delivery).get("mode", "leased") != "leased":
+        raise invalid("work_mode", "the mode of work under a lease is leased")
+    lease = delivery.get("lease", DEFAULT_LEASE)
+    return record_request({**delivery, "mode": "leased", "lease": lease}), lease
+
+
 @dataclass
 class DoResult:
     """What became of a delivery that was given to `do`: what a webhook frontend needs to know to answer its provider."""
@@ -79,7 +88,7 @@ class DoResult:
     response: idempotency.RecordDeliveryResponse
     """The service's answer to the delivery: how the job stood before the function ran."""
     error: BaseException | None = None
-    """Why the work was not done or not started, or could not be told to the service. None when nothing went wrong."""
+    """Why the work was not done or not started, or it or its result could not be told to the service. None when nothing went wrong."""
 
 
 @dataclass
@@ -105,8 +114,15 @@ def default_backoff(attempts: int) -> float:
     return 3600.0 if attempts > 11 else float(2 ** max(0, attempts))
 
 
-def backoff_of(backoff: Callable[[int], float], job: types.Job) -> float:
-    return min(max(0.0, backoff(job.work.attempts)), _MAX_DELAY)
+def give_back(failure: BaseException, backoff: Callable[[int], float], job: types.Job, stopped: bool) -> dict[str, Any]:
+    """How work that failed is given back: the arguments of `release`. stopped: because somebody wanted to, which is not the job's fault."""
+    if isinstance(failure, NotStarted):
+        return {"not_started": True}
+    if isinstance(failure, PermanentError):
+        return {"error": storable(failure), "dead": True}
+    delay = 0.0 if stopped else backoff(job.work.attempts)
+    asked = failure.delay if isinstance(failure, RetryLater) else 0.0
+    return {"error": storable(failure), "retry_delay": min(max(0.0, delay, asked), _MAX_DELAY)}
 
 
 def body_of(job: types.Job) -> bytes | None:
@@ -123,16 +139,12 @@ def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest
     fields = dict(delivery)
     body, mode, lease = fields.pop("body", None), fields.pop("mode", None), fields.pop("lease", None)
     wait = fields.pop("wait", 0.0)
-    try:
-        request = idempotency.RecordDeliveryRequest(**fields)  # type: ignore[arg-type]
-    except UnicodeError:
-        raise invalid("", "a text of the delivery is not valid Unicode") from None
+    check_texts(**fields)
+    request = idempotency.RecordDeliveryRequest(**fields)  # type: ignore[arg-type]
     request.request_id = request.request_id or new_request_id()
     if isinstance(body, str):
-        try:
-            body = body.encode()
-        except UnicodeError:
-            raise invalid("payload", "the body is not valid Unicode") from None
+        check_texts(payload=body)
+        body = body.encode()
     if isinstance(body, bytes):
         if len(body) > _MAX_BODY:
             raise PayloadTooLarge(
@@ -146,7 +158,7 @@ def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest
         except UnicodeDecodeError:
             request.payload_bytes = body
     elif body is not None:
-        raise TypeError(f"the body is neither bytes nor str, but {type(body).__name__}")
+        raise TypeError(f"the body must be the raw body, as bytes or str, which nothing has parsed, and not {type(body).__name__}")
     if mode is not None:
         if mode not in _MODES:
             raise invalid("work_mode", f"the mode {mode!r} is none of {', '.join(_MODES)}")
@@ -158,6 +170,50 @@ def record_request(delivery: RecordOptions) -> idempotency.RecordDeliveryRequest
     return request
 
 
+def get_request(job_id: str, body: bool) -> idempotency.GetJobRequest:
+    check_texts(job_id=job_id)
+    return idempotency.GetJobRequest(job_id=job_id, view=types.JOB_VIEW_FULL if body else types.JOB_VIEW_BASIC)
+
+
+def claim_request(
+    max_jobs: int, lease: float, events: Sequence[str], job_id_prefix: str, worker_id: str, wait: float, request_id: str
+) -> work_service.ClaimWorkRequest:
+    check_texts(events=events, job_id_prefix=job_id_prefix, worker_id=worker_id, request_id=request_id)
+    return work_service.ClaimWorkRequest(
+        max_jobs=max_jobs,
+        lease_duration=duration("lease_duration", lease),
+        events=events,
+        job_id_prefix=job_id_prefix,
+        worker_id=worker_id,
+        wait=duration("wait", wait) if wait > 0 else None,
+        request_id=request_id or new_request_id(),
+    )
+
+
+def renew_request(job_id: str, lease_token: str, lease: float) -> work_service.RenewLeaseRequest:
+    check_texts(job_id=job_id, lease_token=lease_token)
+    return work_service.RenewLeaseRequest(job_id=job_id, lease_token=lease_token, lease_duration=duration("lease_duration", lease))
+
+
+def complete_request(job_id: str, lease_token: str, result: str) -> work_service.CompleteWorkRequest:
+    check_texts(job_id=job_id, lease_token=lease_token, result=result)
+    return work_service.CompleteWorkRequest(job_id=job_id, lease_token=lease_token, result=result)
+
+
+def release_request(
+    job_id: str, lease_token: str, retry_delay: float | None, error: str, dead: bool, not_started: bool
+) -> work_service.ReleaseWorkRequest:
+    check_texts(job_id=job_id, lease_token=lease_token, error=error)
+    return work_service.ReleaseWorkRequest(
+        job_id=job_id,
+        lease_token=lease_token,
+        retry_delay=None if retry_delay is None else duration("retry_delay", retry_delay),
+        error=error,
+        dead=dead,
+        not_started=not_started,
+    )
+
+
 def requeue_request(job: types.Job, force: bool) -> admin.RequeueWorkRequest:
     return admin.RequeueWorkRequest(
         job_id=job.job_id,
@@ -165,6 +221,22 @@ def requeue_request(job: types.Job, force: bool) -> admin.RequeueWorkRequest:
         expected_first_seen_time=job.first_seen_time if job.HasField("first_seen_time") else None,
         force=force,
     )
+
+
+def check_texts(**fields: object) -> None:
+    """Refuses texts that are not Unicode, by the names that their fields have in the API."""
+    for name, value in fields.items():
+        for text in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(text, str) and not _is_text(text):
+                raise invalid(name, f"{name} is not valid Unicode")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def new_request_id() -> str:
@@ -220,16 +292,22 @@ def granted(response: idempotency.RecordDeliveryResponse, request: idempotency.R
     return None
 
 
-def check_result(result: object) -> str:
-    """The result of work as the service takes it."""
-    if result is None:
-        return ""
-    if not isinstance(result, str):
-        raise TypeError(f"the result is neither str nor None, but {type(result).__name__}")
-    size = len(result.encode())
+def result_of(returned: object) -> tuple[str, Exception | None]:
+    """The result of work as the service takes it, and why what the function returned cannot be kept.
+
+    What has been done must not be done again because of what it returned.
+    """
+    if returned is None:
+        return "", None
+    kept = "the work is done, and its result is not kept"
+    if not isinstance(returned, str):
+        return "", TypeError(f"{kept}: it is neither str nor None, but {type(returned).__name__}")
+    if not _is_text(returned):
+        return "", invalid("result", f"{kept}: it is not valid Unicode")
+    size = len(returned.encode())
     if size > _MAX_RESULT:
-        raise invalid("result", f"the result is {size} bytes; the limit is {_MAX_RESULT}")
-    return result
+        return "", invalid("result", f"{kept}: it is {size} bytes; the limit is {_MAX_RESULT}")
+    return returned, None
 
 
 def storable(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
@@ -18,13 +18,15 @@ from google.protobuf.message import Message
 from jobonce import _work
 from jobonce._connection import DEFAULT_TIMEOUT, TLS, Attempts, Retry, settings
 from jobonce._work import DEFAULT_LEASE, Delivery, DoResult, Ended, RecordOptions, body_of, default_backoff
-from jobonce.client import Call, claim_request, release_request
-from jobonce.errors import InvalidField, JobNotFound, JobOnceError, LeaseLost, PermanentError, read_error
+from jobonce.client import Call
+from jobonce.errors import InvalidField, JobNotFound, JobOnceError, LeaseLost, Unauthenticated, closed_error, read_error
 from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
 from jobonce.v1 import work_service_pb2 as work_service
 from jobonce.worker import MAX_CLAIM
+
+_Error = TypeVar("_Error", bound=Exception)
 
 
 class Client:
@@ -99,9 +101,8 @@ class Client:
 
     async def get(self, job_id: str, *, body: bool = False, timeout: float | None = None) -> types.Job:
         """Gets the record of a job, with its body only if body is true. Raises JobNotFound when nothing was recorded."""
-        view = types.JOB_VIEW_FULL if body else types.JOB_VIEW_BASIC
         try:
-            response, _ = await self._call(self._get_job, idempotency.GetJobRequest(job_id=job_id, view=view), timeout)
+            response, _ = await self._call(self._get_job, _work.get_request(job_id, body), timeout)
         except JobOnceError as error:
             error.outcome_unknown = False  # A read writes nothing.
             raise
@@ -125,8 +126,7 @@ class Client:
 
         It raises a JobOnceError only when the delivery could not be recorded. What goes wrong with the work stands in the result.
         """
-        lease = delivery.setdefault("lease", DEFAULT_LEASE)
-        request = _work.record_request({**delivery, "mode": "leased"})
+        request, lease = _work.leased_request(delivery)
         response: idempotency.RecordDeliveryResponse
         response, sent = await self._call(self._record, request, timeout, wait=delivery.get("wait", 0.0))
         if not response.start_work:
@@ -149,7 +149,7 @@ class Client:
         timeout: float | None = None,
     ) -> list[work_service.ClaimedJob]:
         """Leases jobs whose work is due; none is no error. wait comes on top of the timeout. A Worker does all that a claim entails."""
-        request = claim_request(max_jobs, lease, events, job_id_prefix, worker_id, wait, request_id)
+        request = _work.claim_request(max_jobs, lease, events, job_id_prefix, worker_id, wait, request_id)
         response, _ = await self._call(self._claim_work, request, timeout, wait=wait)
         return list(response.jobs)
 
@@ -158,20 +158,13 @@ class Client:
         return (await self._renew(job_id, lease_token, lease, timeout))[0]
 
     async def _renew(self, job_id: str, token: str, lease: float, timeout: float | None) -> tuple[types.Lease, float]:
-        request = work_service.RenewLeaseRequest(
-            job_id=job_id, lease_token=token, lease_duration=_work.duration("lease_duration", lease)
-        )
-        response, sent = await self._call(self._renew_lease, request, timeout)
+        response, sent = await self._call(self._renew_lease, _work.renew_request(job_id, token, lease), timeout)
         return response.lease, sent
 
     async def complete(self, job_id: str, lease_token: str, result: str = "", *, timeout: float | None = None) -> None:
         """Says that the work is done, with a result of at most 64 KiB. Repeated with the same token it succeeds, and the first result
         stays. Raises LeaseLost when the token holds the lease no more."""
-        await self._call(
-            self._complete_work,
-            work_service.CompleteWorkRequest(job_id=job_id, lease_token=lease_token, result=result),
-            timeout,
-        )
+        await self._call(self._complete_work, _work.complete_request(job_id, lease_token, result), timeout)
 
     async def release(
         self,
@@ -185,7 +178,8 @@ class Client:
         timeout: float | None = None,
     ) -> None:
         """Gives the work back undone, or with dead gives it up. Repeated with the same token it succeeds and changes nothing."""
-        await self._call(self._release_work, release_request(job_id, lease_token, retry_delay, error, dead, not_started), timeout)
+        request = _work.release_request(job_id, lease_token, retry_delay, error, dead, not_started)
+        await self._call(self._release_work, request, timeout)
 
     async def requeue(self, job: types.Job, *, force: bool = False, timeout: float | None = None) -> bool:
         """Starts the work of a job anew, as it was read with `get`: whatever state it is in, it is queued, due now and without attempts.
@@ -202,19 +196,24 @@ class Client:
         request_id = str(getattr(request, "request_id", ""))
         while True:
             may_take = attempts.begin()
+            error: JobOnceError
             try:
-                return await method(request, timeout=may_take, metadata=self._settings.metadata()), attempts.sent
+                metadata = self._settings.metadata(request_id)
+                return await method(request, timeout=may_take, metadata=metadata), attempts.sent
+            except Unauthenticated as unsent:
+                error = unsent
             except grpc.aio.AioRpcError as failure:
                 error = read_error(failure.code(), failure.details(), failure.trailing_metadata(), request_id)
-            except grpc.aio.UsageError as closed:
+            except grpc.aio.UsageError:
                 if not self._closed:
                     raise
-                raise JobOnceError("the client is closed", code=grpc.StatusCode.CANCELLED, request_id=request_id) from closed
+                error = closed_error(request_id)
             except asyncio.CancelledError:
                 # gRPC raises it for calls that a closing channel ends, too.
-                if self._closed:
-                    raise JobOnceError("the client is closed", code=grpc.StatusCode.CANCELLED, request_id=request_id) from None
-                raise
+                task = asyncio.current_task()
+                if not self._closed or (task and task.cancelling()):
+                    raise
+                error = closed_error(request_id)
             if self._closed:
                 raise attempts.given_up(error)
             await asyncio.sleep(attempts.failed(error))
@@ -248,6 +247,8 @@ class Holding:
         self._client, self._job, self._lease, self._length = client, job, lease, length
         self._until = sent + _work.seconds_of(lease.remaining)
         self._lost: JobOnceError | None = None
+        self._over: JobOnceError | None = None
+        """Why the work was told to stop: the lease is lost, or ran out."""
         self.work = Work(job, lease)
 
     async def run(self, function: Callable[[Work], Awaitable[str | None]], backoff: Callable[[int], float]) -> Ended:
@@ -257,8 +258,11 @@ class Holding:
             try:
                 await self._renew(None)
             except JobOnceError as error:
-                await self._give_back()
+                await self.give_back()
                 return Ended(False, error=error)
+            except asyncio.CancelledError:
+                await self.give_back()
+                raise
         working = asyncio.ensure_future(self._do(function))
         keeper = asyncio.ensure_future(self._keep(working))
         cancelled: asyncio.CancelledError | None = None
@@ -281,44 +285,41 @@ class Holding:
             raise cancelled
         return settled.result()
 
-    async def _do(self, function: Callable[[Work], Awaitable[str | None]]) -> str:
-        return _work.check_result(await function(self.work))
+    async def _do(self, function: Callable[[Work], Awaitable[str | None]]) -> object:
+        return await function(self.work)
 
-    async def _settle(self, working: asyncio.Future[str], backoff: Callable[[int], float], stopped: bool) -> Ended:
+    async def _settle(self, working: asyncio.Future[object], backoff: Callable[[int], float], stopped: bool) -> Ended:
         failure: BaseException | None
-        if not working.cancelled():
-            failure = working.exception()
-        elif stopped:
-            failure = asyncio.CancelledError("the work was told to stop")
+        if working.cancelled():
+            failure = self._over or asyncio.CancelledError("the work was cancelled")
         else:
-            failure = LeaseLost("the lease ran out before it was renewed", reason="LEASE_LOST")
+            failure = working.exception()
         if failure is None:
             return await self._complete(working.result())
         if self._lost is not None:
             if not working.cancelled():
                 self._lost.__cause__ = failure
             return Ended(True, error=self._lost)
-        # That somebody wanted to stop is not the job's fault.
-        dead, delay = isinstance(failure, PermanentError), 0.0 if stopped else _work.backoff_of(backoff, self._job)
+        how: dict[str, Any] = {}
         try:
-            await self._client.release(
-                self._job.job_id, self._lease.token, retry_delay=None if dead else delay, error=_work.storable(failure), dead=dead
-            )
-        except JobOnceError as error:
+            how = _work.give_back(failure, backoff, self._job, stopped)
+            await self._client.release(self._job.job_id, self._lease.token, **how)
+        except Exception as error:
             failure.add_note(f"the work could not be given back: {self._noted(error)}")
-            return Ended(True, delay=delay, error=failure)
-        return Ended(True, settled=dead, delay=0.0 if dead else delay, error=failure)
+            return Ended(True, delay=how.get("retry_delay", 0.0), error=failure)
+        return Ended(True, settled="dead" in how, delay=how.get("retry_delay", 0.0), error=failure)
 
-    async def _complete(self, result: str) -> Ended:
+    async def _complete(self, returned: object) -> Ended:
         if self._lost is not None:
             return Ended(True, error=self._lost)
+        result, problem = _work.result_of(returned)
         try:
             await self._client.complete(self._job.job_id, self._lease.token, result)
         except JobOnceError as error:
             return Ended(True, error=self._noted(error))
-        return Ended(True, settled=True)
+        return Ended(True, settled=True, error=problem)
 
-    async def _give_back(self) -> None:
+    async def give_back(self) -> None:
         """Gives back work that was not started. If that fails, the lease lapses."""
         if self._lost is None:
             try:
@@ -326,7 +327,7 @@ class Holding:
             except JobOnceError:
                 pass
 
-    async def _keep(self, working: asyncio.Future[str]) -> None:
+    async def _keep(self, working: asyncio.Future[object]) -> None:
         """Renews the lease until it is cancelled. It ends the work when the lease is lost, or may be: it has run out without a renewal."""
         while (left := self._until - time.monotonic()) > 0 and self._lost is None:
             # A third, spread by a quarter either way: leases that were granted at once are not renewed at once.
@@ -334,8 +335,9 @@ class Holding:
             try:
                 # Not all that is left: a call that hangs leaves time for another one.
                 await self._renew(max(0.001, (self._until - time.monotonic()) / 2))
-            except JobOnceError:
+            except Exception:
                 pass  # The next one may get through.
+        self._over = self._lost or LeaseLost("the lease ran out before it was renewed", reason="LEASE_LOST")
         working.cancel()
 
     async def _renew(self, timeout: float | None) -> None:
@@ -345,7 +347,7 @@ class Holding:
             raise self._noted(error) from None
         self._until = sent + _work.seconds_of(lease.remaining)
 
-    def _noted(self, error: JobOnceError) -> JobOnceError:
+    def _noted(self, error: _Error) -> _Error:
         """Remembers an error that says that the lease is gone: for good, a token never holds again."""
         if isinstance(error, (LeaseLost, JobNotFound)):  # A job that was deleted took the lease along.
             self._lost = error
@@ -376,6 +378,8 @@ class Worker:
         self._events, self._prefix, self._worker_id, self._wait = events, job_id_prefix, worker_id, wait
         self._shutdown_timeout, self._backoff = shutdown_timeout, backoff
         self._log = logger or logging.getLogger("jobonce")
+        self._open: work_service.ClaimWorkRequest | None = None
+        """The claim of which nobody knows what it was granted."""
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -398,6 +402,7 @@ class Worker:
                     pass  # Once is enough.
 
     async def _finish(self) -> None:
+        await self._give_back()
         if self._running:
             await asyncio.wait(self._running, timeout=self._shutdown_timeout)
         if self._running:
@@ -407,48 +412,49 @@ class Worker:
             await asyncio.wait(self._running)
 
     async def _claim(self) -> None:
-        """Claims jobs whenever there is room. A request id stays as long as nobody knows what a claim was granted."""
-        pause, request = 1.0, None
+        """Claims jobs whenever there is room. A claim stays open as long as nobody knows what it was granted."""
+        pause, unknown = 1.0, False
         while True:
             if len(self._running) >= self._concurrency:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 continue
-            if request is None:
+            if self._open is None:
                 room = min(self._concurrency - len(self._running), MAX_CLAIM)
-                request = claim_request(room, self._lease, self._events, self._prefix, self._worker_id, self._wait, "")
+                self._open = _work.claim_request(room, self._lease, self._events, self._prefix, self._worker_id, self._wait, "")
             asked = time.monotonic()
             try:
-                response, sent = await self._client._call(self._client._claim_work, request, None, wait=self._wait)
-            except asyncio.CancelledError:
-                await self._give_back(request)
-                raise
+                response, sent = await self._client._call(self._client._claim_work, self._open, None, wait=self._wait)
             except JobOnceError as error:
+                unknown = unknown or error.outcome_unknown
+                if not unknown:
+                    self._open = None  # A refusal tells of its own call alone.
                 if isinstance(error, InvalidField) or self._client._closed:
                     raise
-                if not error.outcome_unknown:
-                    request = None  # A refusal tells of its own call alone.
                 self._log.warning("work cannot be claimed: %s", error)
                 await asyncio.sleep(error.retry_after + pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, 30.0)
                 continue
-            request, pause = None, 1.0
+            self._open, unknown, pause = None, False, 1.0
             for claimed in response.jobs:
                 task = asyncio.create_task(self._do(claimed, sent))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             if not response.jobs:
                 # A service that is about to stop answers before the time.
-                await asyncio.sleep(min(1.0, max(0.0, self._wait - (time.monotonic() - asked))))
+                await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - asked)))
 
-    async def _give_back(self, request: work_service.ClaimWorkRequest) -> None:
-        """Finds out what a claim that was cut short was granted after all, and gives it back. Otherwise the leases lapse."""
+    async def _give_back(self) -> None:
+        """Finds out what the open claim was granted after all, and gives it back. Otherwise the leases lapse."""
+        request, self._open = self._open, None
+        if request is None:
+            return
         request.ClearField("wait")
         try:
-            response, _ = await self._client._call(self._client._claim_work, request, 2.0)
-            for claimed in response.jobs:
-                await self._client.release(claimed.job.job_id, claimed.lease.token, not_started=True, timeout=2.0)
+            response, sent = await self._client._call(self._client._claim_work, request, 2.0)
         except JobOnceError:
-            pass  # They lapse.
+            return
+        held = [Holding(self._client, claimed.job, claimed.lease, self._lease, sent) for claimed in response.jobs]
+        await asyncio.gather(*(h.give_back() for h in held))
 
     async def _do(self, claimed: work_service.ClaimedJob, sent: float) -> None:
         try:

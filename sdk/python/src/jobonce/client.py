@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -16,13 +17,13 @@ from google.protobuf.message import Message
 from jobonce import _work
 from jobonce._connection import DEFAULT_TIMEOUT, TLS, Attempts, Retry, Settings, settings
 from jobonce._work import DEFAULT_LEASE, Delivery, DoResult, Ended, RecordOptions, body_of, default_backoff
-from jobonce.errors import JobNotFound, JobOnceError, LeaseLost, PermanentError, read_error
+from jobonce.errors import JobNotFound, JobOnceError, LeaseLost, Unauthenticated, closed_error, read_error
 from jobonce.v1 import admin_service_pb2 as admin
 from jobonce.v1 import idempotency_service_pb2 as idempotency
 from jobonce.v1 import types_pb2 as types
 from jobonce.v1 import work_service_pb2 as work_service
 
-_Response = TypeVar("_Response", bound=Message)
+_Error = TypeVar("_Error", bound=Exception)
 
 Call = Any
 """A method of a stub."""
@@ -64,7 +65,7 @@ class Scope:
 
 
 class Client:
-    """Calls one JobOnce service. It is safe for use by many threads; make one and share it.
+    """Calls one JobOnce service. It is safe for use by many threads; make one and share it, but not with a process that is forked later.
 
     target is host:port, several IP addresses with ports and commas between them, or another name that gRPC can resolve, such as
     dns:///jobonce.internal:443. Calls are spread over all addresses. The connection is in plaintext when the target is of this
@@ -101,6 +102,7 @@ class Client:
         self.timeout = timeout
         self._retry = retry
         self._closed = False
+        self._process = os.getpid()
         s = self._settings
         self._channel: grpc.Channel = (
             grpc.insecure_channel(s.target.name, s.options, s.compression)
@@ -143,9 +145,8 @@ class Client:
 
     def get(self, job_id: str, *, body: bool = False, timeout: float | None = None) -> types.Job:
         """Gets the record of a job, with its body only if body is true. Raises JobNotFound when nothing was recorded."""
-        view = types.JOB_VIEW_FULL if body else types.JOB_VIEW_BASIC
         try:
-            response, _ = self._call(self._get_job, idempotency.GetJobRequest(job_id=job_id, view=view), timeout)
+            response, _ = self._call(self._get_job, _work.get_request(job_id, body), timeout)
         except JobOnceError as error:
             error.outcome_unknown = False  # A read writes nothing.
             raise
@@ -163,13 +164,13 @@ class Client:
         """Records a delivery and, if this caller is to start the work, does it under a lease.
 
         The lease is renewed, by a thread, while the function runs. Afterwards the work is completed, with the text that the function
-        returned as its result, or given back when the function raised an Exception; a PermanentError makes the job dead. On any
-        other exception, such as KeyboardInterrupt, the work is given back and the exception goes on.
+        returned as its result, or given back when the function raised an Exception; a PermanentError makes the job dead, and RetryLater and
+        NotStarted say when it is tried again. On any other exception, such as KeyboardInterrupt, the work is given back and the
+        exception goes on. What is no text of at most 64 KiB is not kept as a result; the work is done all the same.
 
         It raises a JobOnceError only when the delivery could not be recorded. What goes wrong with the work stands in the result.
         """
-        lease = delivery.setdefault("lease", DEFAULT_LEASE)
-        request = _work.record_request({**delivery, "mode": "leased"})
+        request, lease = _work.leased_request(delivery)
         response: idempotency.RecordDeliveryResponse
         response, sent = self._call(self._record, request, timeout, wait=delivery.get("wait", 0.0))
         if not response.start_work:
@@ -193,7 +194,7 @@ class Client:
         timeout: float | None = None,
     ) -> list[work_service.ClaimedJob]:
         """Leases jobs whose work is due; none is no error. wait comes on top of the timeout. A Worker does all that a claim entails."""
-        request = claim_request(max_jobs, lease, events, job_id_prefix, worker_id, wait, request_id)
+        request = _work.claim_request(max_jobs, lease, events, job_id_prefix, worker_id, wait, request_id)
         response, _ = self._call(self._claim_work, request, timeout, wait=wait)
         return list(response.jobs)
 
@@ -204,20 +205,13 @@ class Client:
     def _renew(
         self, job_id: str, token: str, lease: float, timeout: float | None, scope: Scope | None
     ) -> tuple[types.Lease, float]:
-        request = work_service.RenewLeaseRequest(
-            job_id=job_id, lease_token=token, lease_duration=_work.duration("lease_duration", lease)
-        )
-        response, sent = self._call(self._renew_lease, request, timeout, scope=scope)
+        response, sent = self._call(self._renew_lease, _work.renew_request(job_id, token, lease), timeout, scope=scope)
         return response.lease, sent
 
     def complete(self, job_id: str, lease_token: str, result: str = "", *, timeout: float | None = None) -> None:
         """Says that the work is done, with a result of at most 64 KiB. Repeated with the same token it succeeds, and the first result
         stays. Raises LeaseLost when the token holds the lease no more."""
-        self._call(
-            self._complete_work,
-            work_service.CompleteWorkRequest(job_id=job_id, lease_token=lease_token, result=result),
-            timeout,
-        )
+        self._call(self._complete_work, _work.complete_request(job_id, lease_token, result), timeout)
 
     def release(
         self,
@@ -231,7 +225,7 @@ class Client:
         timeout: float | None = None,
     ) -> None:
         """Gives the work back undone, or with dead gives it up. Repeated with the same token it succeeds and changes nothing."""
-        request = release_request(job_id, lease_token, retry_delay, error, dead, not_started)
+        request = _work.release_request(job_id, lease_token, retry_delay, error, dead, not_started)
         self._call(self._release_work, request, timeout)
 
     def requeue(self, job: types.Job, *, force: bool = False, timeout: float | None = None) -> bool:
@@ -250,55 +244,31 @@ class Client:
 
         wait is how long the service was asked to wait before it answers. Returns the answer, and when it was asked for.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError("the process was forked after this client was made, and gRPC does not outlive that: make one in each process")
         scope = scope or Scope()
         attempts = Attempts(self._retry, self._settings.target.single, self.timeout if timeout is None else timeout, wait)
         request_id = str(getattr(request, "request_id", ""))
         while True:
             may_take = attempts.begin()
+            error: JobOnceError
             try:
-                metadata = self._settings.metadata()
+                metadata = self._settings.metadata(request_id)
                 return scope.result(lambda: method.future(request, timeout=may_take, metadata=metadata)), attempts.sent
+            except Unauthenticated as unsent:
+                error, over = unsent, False
             except grpc.FutureCancelledError:
-                error = read_error(grpc.StatusCode.CANCELLED, "the call was given up", (), request_id)
-                over = True
-            except ValueError as closed:
+                error, over = read_error(grpc.StatusCode.CANCELLED, "the call was given up", (), request_id), True
+            except ValueError:
                 if not self._closed:
                     raise
-                raise JobOnceError("the client is closed", code=grpc.StatusCode.CANCELLED, request_id=request_id) from closed
+                error, over = closed_error(request_id), True
             except grpc.RpcError as failure:
                 # What gRPC raises here is the call itself.
-                error = read_error(failure.code(), failure.details(), failure.trailing_metadata(), request_id)
-                over = False
+                error, over = read_error(failure.code(), failure.details(), failure.trailing_metadata(), request_id), False
             if over or scope.cancelled or self._closed:
                 raise attempts.given_up(error)
             scope.wait(attempts.failed(error))
-
-
-def claim_request(
-    max_jobs: int, lease: float, events: Sequence[str], job_id_prefix: str, worker_id: str, wait: float, request_id: str
-) -> work_service.ClaimWorkRequest:
-    return work_service.ClaimWorkRequest(
-        max_jobs=max_jobs,
-        lease_duration=_work.duration("lease_duration", lease),
-        events=events,
-        job_id_prefix=job_id_prefix,
-        worker_id=worker_id,
-        wait=_work.duration("wait", wait) if wait > 0 else None,
-        request_id=request_id or _work.new_request_id(),
-    )
-
-
-def release_request(
-    job_id: str, lease_token: str, retry_delay: float | None, error: str, dead: bool, not_started: bool
-) -> work_service.ReleaseWorkRequest:
-    return work_service.ReleaseWorkRequest(
-        job_id=job_id,
-        lease_token=lease_token,
-        retry_delay=None if retry_delay is None else _work.duration("retry_delay", retry_delay),
-        error=error,
-        dead=dead,
-        not_started=not_started,
-    )
 
 
 class Work:
@@ -349,45 +319,43 @@ class Holding:
         keeper = threading.Thread(target=self._keep, args=(scope,), name="jobonce lease", daemon=True)
         keeper.start()
         failure: BaseException | None = None
-        result = ""
+        returned: object = None
         try:
-            result = _work.check_result(function(self.work))
+            returned = function(self.work)
         except BaseException as error:
             failure = error
         finally:
             scope.cancel()
             keeper.join()
         if failure is None:
-            return self._complete(result)
-        # That somebody wanted to stop is not the job's fault.
-        stopped = cut() or not isinstance(failure, Exception)
-        ended = self._failed(failure, 0.0 if stopped else _work.backoff_of(backoff, self._job))
+            return self._complete(returned)
+        ended = self._failed(failure, backoff, cut() or not isinstance(failure, Exception))
         if not isinstance(failure, Exception):
             raise failure
         return ended
 
-    def _complete(self, result: str) -> Ended:
+    def _complete(self, returned: object) -> Ended:
         if self._lost is not None:
             return Ended(True, error=self._lost)
+        result, problem = _work.result_of(returned)
         try:
             self._client.complete(self._job.job_id, self._lease.token, result)
         except JobOnceError as error:
             return Ended(True, error=self._noted(error))
-        return Ended(True, settled=True)
+        return Ended(True, settled=True, error=problem)
 
-    def _failed(self, failure: BaseException, delay: float) -> Ended:
+    def _failed(self, failure: BaseException, backoff: Callable[[int], float], stopped: bool) -> Ended:
         if self._lost is not None:
             failure.add_note(f"the lease was lost: {self._lost}")
             return Ended(True, error=failure)
-        dead = isinstance(failure, PermanentError)
+        how: dict[str, Any] = {}
         try:
-            self._client.release(
-                self._job.job_id, self._lease.token, retry_delay=None if dead else delay, error=_work.storable(failure), dead=dead
-            )
-        except JobOnceError as error:
+            how = _work.give_back(failure, backoff, self._job, stopped)
+            self._client.release(self._job.job_id, self._lease.token, **how)
+        except Exception as error:
             failure.add_note(f"the work could not be given back: {self._noted(error)}")
-            return Ended(True, delay=delay, error=failure)
-        return Ended(True, settled=dead, delay=delay, error=failure)
+            return Ended(True, delay=how.get("retry_delay", 0.0), error=failure)
+        return Ended(True, settled="dead" in how, delay=how.get("retry_delay", 0.0), error=failure)
 
     def give_back(self) -> None:
         """Gives back work that was not started. If that fails, the lease lapses."""
@@ -407,7 +375,7 @@ class Holding:
             try:
                 # Not all that is left: a call that hangs leaves time for another one.
                 self._renew(max(0.001, (self._until - time.monotonic()) / 2), scope)
-            except JobOnceError:
+            except Exception:
                 pass  # The next one may get through.
         self.work.stopped.set()
 
@@ -418,7 +386,7 @@ class Holding:
             raise self._noted(error) from None
         self._until = sent + _work.seconds_of(lease.remaining)
 
-    def _noted(self, error: JobOnceError) -> JobOnceError:
+    def _noted(self, error: _Error) -> _Error:
         """Remembers an error that says that the lease is gone: for good, a token never holds again."""
         if isinstance(error, (LeaseLost, JobNotFound)):  # A job that was deleted took the lease along.
             self._lost = error

@@ -162,6 +162,19 @@ class PermanentError(Exception):
     """An error of work that no further try can mend: raise it, and the job is dead."""
 
 
+class RetryLater(Exception):
+    """An error of work that is to be left alone for a time at least, 24 hours at most: what an HTTP service means by Retry-After."""
+
+    def __init__(self, message: str, delay: float) -> None:
+        super().__init__(message)
+        self.delay = delay
+        """In seconds."""
+
+
+class NotStarted(Exception):
+    """An error of work that was not begun: it is given back, due at once, and the attempt does not count."""
+
+
 BY_REASON: dict[str, type[JobOnceError]] = {cls._reason: cls for cls in JobOnceError.__subclasses__()}
 """The classes by the reasons that they are of."""
 
@@ -183,17 +196,19 @@ def read_error(code: grpc.StatusCode, message: str | None, metadata: Any, reques
     """Reads the error of an attempt; metadata is the trailers."""
     reason, field, retry_after = "", "", 0.0
     for detail in _details(metadata):
-        kind = detail.type_url.rpartition("/")[2]
-        if kind == "google.rpc.ErrorInfo":
-            info = details_pb2.ErrorInfo.FromString(detail.value)
-            if info.domain == "jobonce":
-                reason = info.reason
-        elif kind == "google.rpc.RetryInfo":
-            delay = details_pb2.RetryInfo.FromString(detail.value).retry_delay
-            retry_after = min(max(0.0, delay.seconds + delay.nanos / 1e9), _LONGEST_WAIT)
-        elif kind == "google.rpc.BadRequest":
-            violations = details_pb2.BadRequest.FromString(detail.value).field_violations
-            field = violations[0].field if violations else ""
+        try:
+            match detail.type_url.rpartition("/")[2]:
+                case "google.rpc.ErrorInfo":
+                    info = details_pb2.ErrorInfo.FromString(detail.value)
+                    reason = info.reason if info.domain == "jobonce" else reason
+                case "google.rpc.RetryInfo":
+                    delay = details_pb2.RetryInfo.FromString(detail.value).retry_delay
+                    retry_after = min(max(0.0, delay.seconds + delay.nanos / 1e9), _LONGEST_WAIT)
+                case "google.rpc.BadRequest":
+                    violations = details_pb2.BadRequest.FromString(detail.value).field_violations
+                    field = violations[0].field if violations else ""
+        except DecodeError:
+            pass  # Whatever it is, it is not the service's.
     cls = BY_REASON.get(reason, JobOnceError) if reason else _IMPLIED.get(code, JobOnceError)
     return cls(
         f"{code.name}{' ' if reason else ''}{reason}: {message or ''}",
@@ -214,6 +229,10 @@ def _details(metadata: Any) -> list[Any]:
             except DecodeError:
                 return []  # Whatever it is, it is not the service's.
     return []
+
+
+def closed_error(request_id: str) -> JobOnceError:
+    return JobOnceError("the client is closed", code=grpc.StatusCode.CANCELLED, request_id=request_id)
 
 
 def invalid(field: str, message: str) -> InvalidField:

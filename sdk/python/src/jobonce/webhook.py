@@ -19,8 +19,11 @@ def verify_webhook(body: bytes, headers: Mapping[str, str], secrets: str | Seque
     webhook-timestamp and webhook-signature. secrets is one secret, or several while one replaces another; they begin with whsec_,
     or are base64.
 
-    Raises WebhookVerificationError when none of the secrets made it, or the timestamp is more than five minutes away.
+    Raises WebhookVerificationError when none of the secrets made it, or the timestamp is more than five minutes away. A body that is no
+    bytes is a TypeError, for it is a mistake in the program, which the provider must not hear as a 401.
     """
+    if not isinstance(body, bytes):
+        raise TypeError(f"the body must be the raw body, as bytes, which nothing has parsed, and not {type(body).__name__}")
     failure: Exception = WebhookVerificationError("there is no secret")
     for secret in [secrets] if isinstance(secrets, str) else secrets:
         webhook = Webhook(secret)  # A secret that is none is the caller's mistake, and raises as it is.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jobonce import _work
 from jobonce._work import DEFAULT_LEASE, default_backoff
-from jobonce.client import Client, Holding, Scope, Work, claim_request
+from jobonce.client import Client, Holding, Scope, Work
 from jobonce.errors import InvalidField, JobOnceError
 from jobonce.v1 import work_service_pb2 as work_service
 
@@ -52,6 +52,8 @@ class Worker:
         self._shutdown_timeout, self._backoff = shutdown_timeout, backoff
         self._log = logger or logging.getLogger("jobonce")
         self._claims = Scope()
+        self._open: work_service.ClaimWorkRequest | None = None
+        """The claim of which nobody knows what it was granted."""
         self._changed = threading.Condition()
         self._running: set[Holding] = set()
         self._cut = False
@@ -79,6 +81,7 @@ class Worker:
             try:
                 self._claim(pool)
             finally:
+                self._give_back(pool)
                 with self._changed:
                     if not self._changed.wait_for(lambda: not self._running, self._shutdown_timeout):
                         self._log.warning("jobs still run and are told to stop after %s s", self._shutdown_timeout)
@@ -87,47 +90,50 @@ class Worker:
                             held.work.stopped.set()
 
     def _claim(self, pool: ThreadPoolExecutor) -> None:
-        """Claims jobs whenever there is room. A request id stays as long as nobody knows what a claim was granted."""
-        pause, request = 1.0, None
+        """Claims jobs whenever there is room. A claim stays open as long as nobody knows what it was granted."""
+        pause, unknown = 1.0, False
         while not self._claims.cancelled:
             with self._changed:
                 self._changed.wait_for(lambda: self._claims.cancelled or len(self._running) < self._concurrency)
                 room = min(self._concurrency - len(self._running), MAX_CLAIM)
             if self._claims.cancelled:
                 return
-            if request is None:
-                request = claim_request(room, self._lease, self._events, self._prefix, self._worker_id, self._wait, "")
+            if self._open is None:
+                self._open = _work.claim_request(room, self._lease, self._events, self._prefix, self._worker_id, self._wait, "")
             asked = time.monotonic()
             try:
-                response, sent = self._client._call(self._client._claim_work, request, None, wait=self._wait, scope=self._claims)
+                response, sent = self._client._call(self._client._claim_work, self._open, None, wait=self._wait, scope=self._claims)
             except JobOnceError as error:
                 if self._claims.cancelled:
-                    self._give_back(request)
                     return
+                unknown = unknown or error.outcome_unknown
+                if not unknown:
+                    self._open = None  # A refusal tells of its own call alone.
                 if isinstance(error, InvalidField) or self._client._closed:
                     raise
-                if not error.outcome_unknown:
-                    request = None  # A refusal tells of its own call alone.
                 self._log.warning("work cannot be claimed: %s", error)
                 self._claims.wait(error.retry_after + pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, 30.0)
                 continue
-            request, pause = None, 1.0
+            self._open, unknown, pause = None, False, 1.0
             for claimed in response.jobs:
                 self._start(pool, claimed, sent)
             if not response.jobs:
                 # A service that is about to stop answers before the time.
-                self._claims.wait(min(1.0, max(0.0, self._wait - (time.monotonic() - asked))))
+                self._claims.wait(max(0.0, 1.0 - (time.monotonic() - asked)))
 
-    def _give_back(self, request: work_service.ClaimWorkRequest) -> None:
-        """Finds out what a claim that was cut short was granted after all, and gives it back. Otherwise the leases lapse."""
+    def _give_back(self, pool: ThreadPoolExecutor) -> None:
+        """Finds out what the open claim was granted after all, and gives it back. Otherwise the leases lapse."""
+        request, self._open = self._open, None
+        if request is None:
+            return
         request.ClearField("wait")
         try:
-            response, _ = self._client._call(self._client._claim_work, request, 2.0)
-            for claimed in response.jobs:
-                self._client.release(claimed.job.job_id, claimed.lease.token, not_started=True, timeout=2.0)
+            response, sent = self._client._call(self._client._claim_work, request, 2.0)
         except JobOnceError:
-            pass  # They lapse.
+            return
+        for claimed in response.jobs:
+            pool.submit(Holding(self._client, claimed.job, claimed.lease, self._lease, sent).give_back)
 
     def _start(self, pool: ThreadPoolExecutor, claimed: work_service.ClaimedJob, sent: float) -> None:
         held = Holding(self._client, claimed.job, claimed.lease, self._lease, sent)
