@@ -10,11 +10,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -31,58 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 // languages start a program of each language's example, "frontend" or "worker".
-var languages = map[string]func(t *testing.T, program string) *exec.Cmd{"node": node, "python": python}
-
-func node(t *testing.T, program string) *exec.Cmd {
-	sdk := testenv.NodeSDK(t)
-	packages := testenv.Cached(t, "example-node-"+filepath.Base(sdk), []string{"node/package.json", "node/package-lock.json"}, func(dir string) error {
-		testenv.CopyFiles(t, dir, "node/package.json", "node/package-lock.json")
-		return testenv.Script(t, dir, `
-			npm ci --silent --ignore-scripts --no-audit --no-fund
-			npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefer-offline `+sdk+`/jobonce-*.tgz`)
-	})
-	dir := t.TempDir()
-	testenv.CopyFiles(t, dir, "node/package.json", "node/"+program+".mjs")
-	testenv.Must(t, os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(dir, "node_modules")))
-	return exec.Command("node", filepath.Join(dir, program+".mjs"))
-}
-
-func python(t *testing.T, program string) *exec.Cmd {
-	sdk, _ := testenv.PythonSDK(t)
-	root := filepath.Dir(filepath.Dir(filepath.Dir(sdk))) // of the client: venv/bin/python is below it
-	packages := testenv.Cached(t, "example-python-"+filepath.Base(root), []string{"python/requirements.txt"}, func(dir string) error {
-		testenv.CopyFiles(t, dir, "python/requirements.txt")
-		return testenv.Script(t, dir, `
-			python3 -m venv .
-			bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: -r requirements.txt "$(ls `+root+`/wheel/*.whl)"`)
-	})
-	return exec.Command(filepath.Join(packages, "bin", "python"), filepath.Join("python", program+".py"))
-}
-
-// start starts a program, which the test's end stops, and returns its log.
-func start(t *testing.T, cmd *exec.Cmd, env ...string) *testenv.Tail {
-	t.Helper()
-	log := new(testenv.Tail)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), log, log
-	testenv.Must(t, cmd.Start())
-	t.Cleanup(func() {
-		testenv.OK(t, cmd.Process.Signal(syscall.SIGTERM))
-		err := cmd.Wait()
-		if err != nil && !stoppedBySignal(cmd) {
-			t.Errorf("%v does not stop in order: %v", cmd.Args, err)
-		}
-		if t.Failed() {
-			t.Logf("%v:\n%s", cmd.Args, log)
-		}
-	})
-	return log
-}
-
-// stoppedBySignal: uvicorn stops in order, and then raises the signal that it was sent once more.
-func stoppedBySignal(cmd *exec.Cmd) bool {
-	s, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return ok && s.Signaled() && s.Signal() == syscall.SIGTERM
-}
+var languages = map[string]func(t testing.TB, program string) *exec.Cmd{"node": testenv.NodeExample, "python": testenv.PythonExample}
 
 // await waits until there is something.
 func await[T any](t *testing.T, what string, there func() (T, bool)) T {
@@ -98,25 +44,17 @@ func await[T any](t *testing.T, what string, there func() (T, bool)) T {
 
 // frontend is an example that runs.
 type frontend struct {
-	t      *testing.T
-	url    string
-	secret []byte
+	t           *testing.T
+	url         string
+	secret      []byte
+	contentType string
 }
-
-var listening = regexp.MustCompile(`(?:listening on |running on http://)(127\.0\.0\.1:\d+)`)
 
 func startFrontend(t *testing.T, cmd *exec.Cmd, target string) *frontend {
 	t.Helper()
 	secret := []byte("a secret of the example's")
-	log := start(t, cmd, "JOBONCE_TARGET="+target, "PORT=0", "WEBHOOK_SECRET=whsec_b2xk,whsec_"+base64.StdEncoding.EncodeToString(secret))
-	address := await(t, "the frontend's address", func() (string, bool) {
-		match := listening.FindStringSubmatch(log.String())
-		if match == nil {
-			return "", false
-		}
-		return match[1], true
-	})
-	return &frontend{t, "http://" + address + "/webhooks/acme", secret}
+	e := testenv.StartExample(t, cmd, "JOBONCE_TARGET="+target, "PORT=0", "WEBHOOK_SECRET=whsec_b2xk,whsec_"+base64.StdEncoding.EncodeToString(secret))
+	return &frontend{t, "http://" + e.Address(t) + "/webhooks/acme", secret, "application/json"}
 }
 
 // deliver sends a webhook, signed with the secret or with another one, and returns the answer.
@@ -128,7 +66,7 @@ func (f *frontend) deliver(id string, body []byte, secret []byte) *http.Response
 	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.url, bytes.NewReader(body))
 	testenv.Must(f.t, err)
 	for name, value := range map[string]string{
-		"content-type": "application/json", "webhook-id": id, "webhook-timestamp": now,
+		"content-type": f.contentType, "webhook-id": id, "webhook-timestamp": now,
 		"webhook-signature": "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)),
 	} {
 		req.Header.Set(name, value)
@@ -170,7 +108,7 @@ func TestFrontends(t *testing.T) {
 	}
 }
 
-func comesAndIsDone(t *testing.T, s *testenv.Service, c *client.Client, command func(t *testing.T, program string) *exec.Cmd) {
+func comesAndIsDone(t *testing.T, s *testenv.Service, c *client.Client, command func(t testing.TB, program string) *exec.Cmd) {
 	f := startFrontend(t, command(t, "frontend"), s.Addr())
 
 	const body = `{"type":"parcel.ready",  "parcel":7}`
@@ -183,6 +121,13 @@ func comesAndIsDone(t *testing.T, s *testenv.Service, c *client.Client, command 
 		t.Errorf("recorded: %v", job)
 	}
 	f.delivered("m2", "no JSON", http.StatusOK)
+
+	// What the service does not take of a delivery's trimmings costs no delivery.
+	f.delivered("m5", `{"type":"\ud800"}`, http.StatusOK)
+	f.delivered("m6", strings.Repeat("[", 100_000), http.StatusOK)
+	f.contentType = "application/json; " + strings.Repeat("x", 128)
+	f.delivered("m7", body, http.StatusOK)
+	f.contentType = "application/json"
 
 	for what, resp := range map[string]*http.Response{
 		"another secret": f.deliver("m3", []byte(body), []byte("another secret")),
@@ -198,7 +143,7 @@ func comesAndIsDone(t *testing.T, s *testenv.Service, c *client.Client, command 
 		t.Error("a delivery that was refused is recorded")
 	}
 
-	start(t, command(t, "worker"), "JOBONCE_TARGET="+s.Addr())
+	testenv.StartExample(t, command(t, "worker"), "JOBONCE_TARGET="+s.Addr())
 	for id, want := range map[string]joboncev1.WorkState{
 		"acme:m1": joboncev1.WorkState_WORK_STATE_COMPLETED, "acme:m2": joboncev1.WorkState_WORK_STATE_DEAD,
 	} {

@@ -10,6 +10,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,19 +55,69 @@ func frontends(t *testing.T, jobs *client.Client, senders []*providersim.Provide
 	return mux
 }
 
+// webhookFrontend is a webhook frontend of any language.
+type webhookFrontend struct {
+	senders []*providersim.Provider
+	// start starts it in front of the service at the address, and returns where it is and what stops it.
+	start func(t *testing.T, service string) (base string, stop func())
+	// at says where it hears of a sender's event, and as which job of which source it records it.
+	at func(p *providersim.Provider, e providersim.Event) (path, source, jobID string)
+}
+
+// senders are those of the simulator that have the names.
+func senders(names ...string) []*providersim.Provider {
+	return slices.DeleteFunc(slices.Clone(providersim.Providers()), func(p *providersim.Provider) bool { return !slices.Contains(names, p.Name) })
+}
+
+// goFrontend is the handler of package webhook, with an endpoint for each sender.
+func goFrontend(*testing.T) webhookFrontend {
+	all := append(senders("stripe", "github", "shopify", "slack", "replicate"), adyen)
+	return webhookFrontend{
+		senders: all,
+		start: func(t *testing.T, service string) (string, func()) {
+			s := httptest.NewServer(frontends(t, newClient(t, service), all))
+			return s.URL, s.Close
+		},
+		at: func(p *providersim.Provider, e providersim.Event) (string, string, string) {
+			return "/" + p.Name, p.Name, p.Name + ":" + e.ID
+		},
+	}
+}
+
+// exampleFrontend is that of an example, which takes what follows Standard Webhooks.
+func exampleFrontend(example func(t testing.TB, program string) *exec.Cmd) func(t *testing.T) webhookFrontend {
+	return func(t *testing.T) webhookFrontend {
+		example(t, "frontend") // It is made now, and not while others run.
+		all := senders("standard-webhooks", "openai", "replicate")
+		return webhookFrontend{
+			senders: all,
+			start: func(t *testing.T, service string) (string, func()) {
+				e := testenv.StartExample(t, example(t, "frontend"), "JOBONCE_TARGET="+service, "PORT=0", "WEBHOOK_SECRET="+all[0].Secret)
+				return "http://" + e.Address(t), e.Stop
+			},
+			at: func(_ *providersim.Provider, e providersim.Event) (string, string, string) {
+				return "/webhooks/acme", "acme", "acme:" + e.Header.Get("webhook-id")
+			},
+		}
+	}
+}
+
+var webhookFrontends = map[string]func(t *testing.T) webhookFrontend{
+	"go": goFrontend, "node": exampleFrontend(testenv.NodeExample), "python": exampleFrontend(testenv.PythonExample),
+}
+
 // hook is an event on its way to a frontend.
 type hook struct {
 	p *providersim.Provider
 	providersim.Event
-	forged bool
+	path, source, id string
+	forged           bool
 }
-
-func (h hook) id() string { return h.p.Name + ":" + h.ID }
 
 // deliver makes one attempt and returns the status.
 func (h hook) deliver(t *testing.T, base string) int {
 	t.Helper()
-	a := &providersim.Attempt{Event: h.Event, URL: base + "/" + h.p.Name, Secret: h.p.Secret, At: time.Now()}
+	a := &providersim.Attempt{Event: h.Event, URL: base + h.path, Secret: h.p.Secret, At: time.Now()}
 	body := h.Body
 	if h.forged {
 		a.Secret, body = h.p.Stale, bytes.Replace(body, []byte("1000"), []byte("9999"), 1)
@@ -83,103 +135,103 @@ func (h hook) deliver(t *testing.T, base string) int {
 	_, err = io.Copy(io.Discard, resp.Body)
 	must(t, err)
 	if (resp.Header.Get("Retry-After") != "") != (resp.StatusCode == http.StatusServiceUnavailable) {
-		t.Errorf("%s is answered %d, with Retry-After %q", h.id(), resp.StatusCode, resp.Header.Get("Retry-After"))
+		t.Errorf("%s is answered %d, with Retry-After %q", h.id, resp.StatusCode, resp.Header.Get("Retry-After"))
 	}
 	return resp.StatusCode
 }
 
-// TestWebhooks: 200 events of six senders reach the service by webhook frontends, with duplicates, out of order, forged ones in
-// between, the service away, and the frontend restarted. Each is a job, and is worked on once.
+// TestWebhooks: 200 events of several senders reach the service by webhook frontends, in each language, with duplicates, out of order,
+// forged ones in between, the service away, and the frontend restarted. Each is a job, and is worked on once.
 func TestWebhooks(t *testing.T) {
-	onBothStores(t, func(t *testing.T, w *world) {
-		const events, forgedOnes, during = 200, 20, 6
-		senders := []*providersim.Provider{adyen}
-		for _, p := range providersim.Providers() {
-			switch p.Name {
-			case "stripe", "github", "shopify", "slack", "replicate":
-				senders = append(senders, p)
-			}
-		}
-		var hooks, forged []hook
-		for n := range events + forgedOnes {
-			p := senders[n%len(senders)]
-			h := hook{p: p, Event: p.Event(n), forged: n >= events}
-			if h.forged {
-				forged = append(forged, h)
-			} else {
-				hooks = append(hooks, h)
-			}
-		}
-		random := rand.New(rand.NewPCG(testenv.Seed(t), 0))
-		shuffle := func(hooks []hook) {
-			random.Shuffle(len(hooks), func(i, k int) { hooks[i], hooks[k] = hooks[k], hooks[i] })
-		}
-		shuffle(hooks)
-		between := testenv.StartRelay(t, w.Addr())
-		jobs := newClient(t, between.Addr())
+	for language, frontend := range webhookFrontends {
+		t.Run(language, func(t *testing.T) {
+			f := frontend(t)
+			t.Parallel()
+			onBothStores(t, func(t *testing.T, w *world) { webhooksArrive(t, w, f) })
+		})
+	}
+}
 
-		// all delivers every one of them, some at once.
-		all := func(base string, hooks []hook) {
-			t.Helper()
-			together(8, func(i int) {
-				for n := i; n < len(hooks); n += 8 {
-					want := http.StatusOK
-					if hooks[n].forged {
-						want = http.StatusUnauthorized
-					}
-					if got := hooks[n].deliver(t, base); got != want {
-						t.Errorf("%s is answered %d, want %d", hooks[n].id(), got, want)
-					}
+func webhooksArrive(t *testing.T, w *world, f webhookFrontend) {
+	const events, forgedOnes, during = 200, 20, 6
+	var hooks, forged []hook
+	for n := range events + forgedOnes {
+		p := f.senders[n%len(f.senders)]
+		h := hook{p: p, Event: p.Event(n), forged: n >= events}
+		h.path, h.source, h.id = f.at(p, h.Event)
+		if h.forged {
+			forged = append(forged, h)
+		} else {
+			hooks = append(hooks, h)
+		}
+	}
+	random := rand.New(rand.NewPCG(testenv.Seed(t), 0))
+	shuffle := func(hooks []hook) {
+		random.Shuffle(len(hooks), func(i, k int) { hooks[i], hooks[k] = hooks[k], hooks[i] })
+	}
+	shuffle(hooks)
+	between := testenv.StartRelay(t, w.Addr())
+
+	// all delivers every one of them, some at once.
+	all := func(base string, hooks []hook) {
+		t.Helper()
+		together(8, func(i int) {
+			for n := i; n < len(hooks); n += 8 {
+				want := http.StatusOK
+				if hooks[n].forged {
+					want = http.StatusUnauthorized
 				}
-			})
-		}
-		first := httptest.NewServer(frontends(t, jobs, senders))
-		half := hooks[:events/2]
-		all(first.URL, append(forged, half...))
-
-		between.To("")
-		between.Cut()
-		together(during, func(i int) {
-			if got := hooks[events/2+i].deliver(t, first.URL); got != http.StatusServiceUnavailable {
-				t.Errorf("while the service is away, %s is answered %d", hooks[events/2+i].id(), got)
+				if got := hooks[n].deliver(t, base); got != want {
+					t.Errorf("%s is answered %d, want %d", hooks[n].id, got, want)
+				}
 			}
 		})
-		between.To(w.Addr())
-		first.Close() // The frontend is restarted, and its client with it.
+	}
+	base, stop := f.start(t, between.Addr())
+	all(base, append(forged, hooks[:events/2]...))
 
-		second := httptest.NewServer(frontends(t, newClient(t, between.Addr()), senders))
-		defer second.Close()
-		again := append(append([]hook(nil), hooks[events/2:]...), hooks[:events*2/3]...)
-		shuffle(again)
-		all(second.URL, again)
-
-		c := w.client()
-		for _, h := range hooks {
-			j := stored(t, c, h.id())
-			item := h.p == adyen // Whose item is stored, and not the body around it.
-			if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || j.GetSource() != h.p.Name || !item && j.GetPayload() != string(h.Body) {
-				t.Errorf("%s is stored as %v", h.id(), j)
-			}
-		}
-		worked := make(map[string]int)
-		for {
-			resp, err := c.ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{MaxJobs: 100, LeaseDuration: in(leasedMode, completed("")).LeaseDuration})
-			must(t, err)
-			if len(resp.GetJobs()) == 0 {
-				break
-			}
-			for _, claimed := range resp.GetJobs() {
-				worked[claimed.GetJob().GetJobId()]++
-				must(t, complete(t, c, claimed.GetJob().GetJobId(), claimed.GetLease(), ""))
-			}
-		}
-		for _, h := range hooks {
-			if worked[h.id()] != 1 {
-				t.Errorf("%s was worked on %d times", h.id(), worked[h.id()])
-			}
-		}
-		if len(worked) != events {
-			t.Errorf("%d jobs of %d events", len(worked), events)
+	between.To("")
+	between.Cut()
+	together(during, func(i int) {
+		if got := hooks[events/2+i].deliver(t, base); got != http.StatusServiceUnavailable {
+			t.Errorf("while the service is away, %s is answered %d", hooks[events/2+i].id, got)
 		}
 	})
+	between.To(w.Addr())
+	stop() // The frontend is restarted, and its client with it.
+
+	base, stop = f.start(t, between.Addr())
+	defer stop()
+	again := append(append([]hook(nil), hooks[events/2:]...), hooks[:events*2/3]...)
+	shuffle(again)
+	all(base, again)
+
+	c := w.client()
+	for _, h := range hooks {
+		j := stored(t, c, h.id)
+		item := h.p == adyen // Whose item is stored, and not the body around it.
+		if j.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || j.GetSource() != h.source || !item && j.GetPayload() != string(h.Body) {
+			t.Errorf("%s is stored as %v", h.id, j)
+		}
+	}
+	worked := make(map[string]int)
+	for {
+		resp, err := c.ClaimWork(t.Context(), &joboncev1.ClaimWorkRequest{MaxJobs: 100, LeaseDuration: in(leasedMode, completed("")).LeaseDuration})
+		must(t, err)
+		if len(resp.GetJobs()) == 0 {
+			break
+		}
+		for _, claimed := range resp.GetJobs() {
+			worked[claimed.GetJob().GetJobId()]++
+			must(t, complete(t, c, claimed.GetJob().GetJobId(), claimed.GetLease(), ""))
+		}
+	}
+	for _, h := range hooks {
+		if worked[h.id] != 1 {
+			t.Errorf("%s was worked on %d times", h.id, worked[h.id])
+		}
+	}
+	if len(worked) != events {
+		t.Errorf("%d jobs of %d events", len(worked), events)
+	}
 }
