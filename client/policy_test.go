@@ -3,12 +3,14 @@ package client
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
@@ -18,6 +20,7 @@ func TestPublishedPolicy(t *testing.T) {
 	testenv.Must(t, err)
 	var config struct {
 		MethodConfig []struct {
+			Name        []struct{ Service string }
 			RetryPolicy struct {
 				InitialBackoff, MaxBackoff string
 				BackoffMultiplier          float64
@@ -34,6 +37,16 @@ func TestPublishedPolicy(t *testing.T) {
 	testenv.Must(t, err)
 	if first != ours.BaseDelay || longest != ours.MaxDelay || got.BackoffMultiplier != delayGrowth {
 		t.Errorf("published %+v, done %+v, growing by %d", got, ours, delayGrowth)
+	}
+	var services []string
+	for _, name := range config.MethodConfig[0].Name {
+		services = append(services, name.Service)
+	}
+	if want := []string{ // All but AdminService, whose calls have no request_id.
+		joboncev1.IdempotencyService_ServiceDesc.ServiceName, joboncev1.WorkService_ServiceDesc.ServiceName,
+		joboncev1.ExpectationService_ServiceDesc.ServiceName,
+	}; !slices.Equal(services, want) {
+		t.Errorf("published for %v, and not for %v", services, want)
 	}
 	// gRPC checks it.
 	conn, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(string(text)))

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -26,11 +27,11 @@ import (
 // java returns what runs the example in Java.
 func java(t *testing.T) func(args ...string) string {
 	testenv.Need(t, "java", "javac", "mvn")
-	protos, err := filepath.Abs("../proto")
+	protos, err := filepath.Abs("../sdk/java/proto")
 	testenv.Must(t, err)
 	project, err := filepath.Abs("java")
 	testenv.Must(t, err)
-	inputs, err := filepath.Glob("../proto/jobonce/v1/*.proto")
+	inputs, err := filepath.Glob(protos + "/jobonce/v1/*.proto")
 	testenv.Must(t, err)
 	testenv.Must(t, filepath.WalkDir("java", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Name() == "target" {
@@ -59,19 +60,29 @@ func java(t *testing.T) func(args ...string) string {
 	}
 }
 
-// losing stands before a service and passes its calls on. It loses as many answers as it has codes, and fails each with a code
-// and nothing else, as a proxy does or a connection.
+// losing stands before a service and passes its calls on. It loses as many answers as it has errors, and gives those instead.
 type losing struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
 	joboncev1.UnimplementedWorkServiceServer
 	jobs joboncev1.IdempotencyServiceClient
 	work joboncev1.WorkServiceClient
 
-	mu    sync.Mutex
-	codes []codes.Code
+	mu   sync.Mutex
+	lost []error
 	// ids are those of the calls that were made, as they came.
 	ids      []string
 	renewals int
+	noMore   bool // no renewal gets through
+}
+
+// proxyError is a code and nothing else, as of a proxy or a connection.
+func proxyError(code codes.Code) error { return status.Error(code, "lost") }
+
+// newerError is what a newer service may say.
+func newerError(t *testing.T, code codes.Code) error {
+	st, err := status.New(code, "lost").WithDetails(&errdetails.ErrorInfo{Domain: "jobonce", Reason: "MOON_PHASE"})
+	testenv.Must(t, err)
+	return st.Err()
 }
 
 // lose loses an answer. The id is that of its call.
@@ -79,9 +90,9 @@ func lose[T proto.Message](l *losing, id string, resp T, err error) (T, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ids = append(l.ids, id)
-	if err == nil && len(l.codes) > 0 {
-		err = status.Error(l.codes[0], "lost")
-		l.codes = l.codes[1:]
+	if err == nil && len(l.lost) > 0 {
+		err = l.lost[0]
+		l.lost = l.lost[1:]
 	}
 	return resp, err
 }
@@ -99,7 +110,11 @@ func (l *losing) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest)
 func (l *losing) RenewLease(ctx context.Context, req *joboncev1.RenewLeaseRequest) (*joboncev1.RenewLeaseResponse, error) {
 	l.mu.Lock()
 	l.renewals++
+	noMore := l.noMore
 	l.mu.Unlock()
+	if noMore {
+		return nil, proxyError(codes.Unavailable)
+	}
 	return l.work.RenewLease(ctx, req)
 }
 
@@ -114,10 +129,10 @@ func (l *losing) ReleaseWork(ctx context.Context, req *joboncev1.ReleaseWorkRequ
 }
 
 // loses has the next answers lost, and returns a check that their calls came again, all by one id, until they were heard.
-func (l *losing) loses(t *testing.T, lost ...codes.Code) (check func()) {
+func (l *losing) loses(t *testing.T, lost ...error) (check func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.codes, l.ids = lost, nil
+	l.lost, l.ids = lost, nil
 	n := len(lost) + 1
 	return func() {
 		t.Helper()
@@ -154,24 +169,24 @@ func TestJava(t *testing.T) {
 	defer srv.Stop()
 	address := lis.Addr().String()
 
-	check := l.loses(t, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled)
-	if out := run(address, "record", "j", "body"); out != "DISPOSITION_FIRST 4" {
+	check := l.loses(t, proxyError(codes.Unavailable), proxyError(codes.DeadlineExceeded), proxyError(codes.Canceled), newerError(t, codes.Unavailable))
+	if out := run(address, "record", "j", "body"); out != "DISPOSITION_FIRST 5" {
 		t.Errorf("record: %s", out)
 	}
 	check()
-	if out := run(address, "record", "j", "body"); out != "DISPOSITION_PENDING 5" {
+	if out := run(address, "record", "j", "body"); out != "DISPOSITION_PENDING 6" {
 		t.Errorf("record again: %s", out)
 	}
 	if out := run(address, "record", "", "body"); out != "error INVALID_ARGUMENT INVALID_FIELD" {
 		t.Errorf("record without an id: %s", out)
 	}
-	l.loses(t, codes.Internal)
-	if out := run(address, "record", "k", "bad"); out != "error INTERNAL" {
+	l.loses(t, newerError(t, codes.FailedPrecondition))
+	if out := run(address, "record", "k", "bad"); out != "error FAILED_PRECONDITION MOON_PHASE" {
 		t.Errorf("record with an error that is not to be retried: %s", out)
 	}
 
 	// The work takes longer than the lease, and the answer to the claim is lost.
-	check = l.loses(t, codes.Unavailable)
+	check = l.loses(t, proxyError(codes.Unavailable))
 	if out := run(address, "work", "3", "4"); out != "did j body\nworked" {
 		t.Errorf("work: %s", out)
 	}
@@ -192,7 +207,7 @@ func TestJava(t *testing.T) {
 	if out := run(address, "work", "10", "0"); out != "worked" {
 		t.Errorf("work that fails: %s", out)
 	}
-	if w := job("k").GetWork(); w.GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || w.GetLastError() != "the body is bad" {
+	if w := job("k").GetWork(); w.GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || w.GetLastError() != "INVALID_ARGUMENT: the body is bad" {
 		t.Errorf("got %v", w)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -200,5 +215,17 @@ func TestJava(t *testing.T) {
 	claimed, err := l.work.ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(time.Minute), Wait: durationpb.New(30 * time.Second)})
 	if err != nil || len(claimed.GetJobs()) != 1 {
 		t.Errorf("the work that was given back: %v, %v", claimed, err)
+	}
+
+	// Work is told when its lease runs out, though nobody says that it is lost.
+	l.mu.Lock()
+	l.noMore = true
+	l.mu.Unlock()
+	run(address, "record", "l", "body")
+	if out := run(address, "work", "1", "3"); out != "worked" {
+		t.Errorf("work whose lease runs out: %s", out)
+	}
+	if w := job("l").GetWork(); w.GetState() != joboncev1.WorkState_WORK_STATE_QUEUED || w.GetLastError() != "the lease is lost" {
+		t.Errorf("got %v", w)
 	}
 }

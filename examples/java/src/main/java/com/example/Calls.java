@@ -1,5 +1,6 @@
 package com.example;
 
+import com.github.jobonce.v1.ErrorReason;
 import com.github.jobonce.v1.IdempotencyServiceGrpc;
 import com.github.jobonce.v1.RecordDeliveryRequest;
 import com.github.jobonce.v1.RecordDeliveryResponse;
@@ -21,8 +22,12 @@ import java.util.function.Supplier;
 
 /** What a frontend needs: it records deliveries, and repeats what can be repeated. */
 final class Calls {
-  private static final Set<String> RETRY_REASONS =
-      Set.of("OVERLOADED", "RATE_LIMITED", "STORE_UNAVAILABLE", "OUTCOME_UNKNOWN");
+  private static final Set<ErrorReason> RETRY_REASONS =
+      Set.of(
+          ErrorReason.ERROR_REASON_OVERLOADED,
+          ErrorReason.ERROR_REASON_RATE_LIMITED,
+          ErrorReason.ERROR_REASON_STORE_UNAVAILABLE,
+          ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN);
   private static final Set<Status.Code> RETRY_CODES =
       Set.of(Status.Code.UNAVAILABLE, Status.Code.DEADLINE_EXCEEDED, Status.Code.CANCELLED);
   /** The pauses between attempts, as in docs/retry-policy.json. */
@@ -67,10 +72,13 @@ final class Calls {
     }
   }
 
-  /** Tells by reason and code, never by text, whether the same call may succeed later. */
+  /** Tells by reason and code, never by text, whether the same call may succeed later. A newer service's reason says nothing here. */
   static boolean retryable(StatusRuntimeException error) {
-    String reason = reason(error);
-    return reason.isEmpty() ? RETRY_CODES.contains(error.getStatus().getCode()) : RETRY_REASONS.contains(reason);
+    try {
+      return RETRY_REASONS.contains(ErrorReason.valueOf("ERROR_REASON_" + reason(error)));
+    } catch (IllegalArgumentException unknown) {
+      return RETRY_CODES.contains(error.getStatus().getCode());
+    }
   }
 
   /** The service's reason; empty when the error is not the service's. */

@@ -5,6 +5,7 @@ import com.github.jobonce.v1.RecordDeliveryResponse;
 import com.github.jobonce.v1.WorkMode;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
+import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.time.Duration;
 
@@ -46,7 +47,7 @@ public final class Main {
               Duration.ofSeconds(5),
               (job, lost) -> {
                 if (job.getPayload().equals("bad")) {
-                  throw new IllegalStateException("the body is bad");
+                  throw Status.INVALID_ARGUMENT.withDescription("the body is bad").asRuntimeException(); // As a service says that it calls.
                 }
                 Thread.sleep(takes.toMillis());
                 if (lost.get()) {
