@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer'
+import { setMaxListeners } from 'node:events'
 import { durationFromMs, durationMs, type Duration } from '@bufbuild/protobuf/wkt'
 import { invalid } from './errors.js'
 import type { Job } from './gen/jobonce/v1/types_pb.js'
@@ -23,6 +24,7 @@ export async function sleep (ms: number, signal?: AbortSignal): Promise<void> {
  */
 export function firstOf (...signals: AbortSignal[]): { signal: AbortSignal, release: () => void } {
   const controller = new AbortController()
+  setMaxListeners(0, ...signals) // One signal may be of many calls at a time, which Node warns of as a leak; each takes its listener away.
   const listeners = signals.map(signal => {
     const abort = (): void => { controller.abort(signal.reason) }
     if (signal.aborted) abort()
