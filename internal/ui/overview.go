@@ -128,6 +128,7 @@ func (p *Page) countExpected(ctx context.Context) (all []count, err error) {
 				break
 			}
 		}
+		c.N, c.More = min(c.N, mostCounted), c.More || c.N > mostCounted
 		all = append(all, c)
 	}
 	return all, nil

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -465,12 +466,46 @@ func TestCountsAreShared(t *testing.T) {
 	}
 }
 
+// listed is a service whose lists of expectations are the test's: how many each page has.
+type listed struct {
+	joboncev1.AdminServiceClient
+	pages []int
+}
+
+func (l *listed) ListExpectations(_ context.Context, req *joboncev1.ListExpectationsRequest, _ ...grpc.CallOption) (*joboncev1.ListExpectationsResponse, error) {
+	i, _ := strconv.Atoi(req.GetPageToken())
+	resp := &joboncev1.ListExpectationsResponse{Expectations: make([]*joboncev1.Expectation, l.pages[i])}
+	if i+1 < len(l.pages) {
+		resp.NextPageToken = strconv.Itoa(i + 1)
+	}
+	return resp, nil
+}
+
+// TestExpectedCounts: overdue webhooks are counted though the first pages have none, and no further than is wanted.
+func TestExpectedCounts(t *testing.T) {
+	for want, pages := range map[string][]int{
+		"0": {0}, "2": {0, 0, 0, 2}, "100": {60, 40}, "100+": {60, 40, 0}, "100+ ": {99, 99}, "0+": {0, 0, 0, 0, 0, 9},
+	} {
+		p := &Page{admin: &listed{pages: pages}}
+		counts, err := p.countExpected(t.Context())
+		testenv.Must(t, err)
+		got := fmt.Sprint(counts[0].N)
+		if counts[0].More {
+			got += "+"
+		}
+		if got != strings.TrimSpace(want) {
+			t.Errorf("%d are %s, want %s", pages, got, want)
+		}
+	}
+}
+
 // TestLinkFromElsewhere: whoever comes by a link of another site is asked again from here, once, since only then the cookie comes along.
 func TestLinkFromElsewhere(t *testing.T) {
 	w := start(t, everybody)
 	for _, tc := range []struct{ path, site, want string }{
 		{"/job?id=a%26b", "cross-site", "0; url=/job?again=1&id=a%26b"},
 		{"/jobs", "same-site", "0; url=/jobs?again=1"},
+		{"/job?id=a&body=1", "cross-site", "0; url=/job?again=1&id=a"}, // A look at a body would be logged as the viewer's.
 		{"/jobs?again=1", "cross-site", ""},
 		{"/jobs", "same-origin", ""},
 		{"/jobs", "none", ""},

@@ -139,10 +139,12 @@ func (p *Page) askWho(w http.ResponseWriter, r *request, s *stranger) {
 	if s.code == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="jobonce"`)
 	}
-	back := r.URL.RequestURI()
+	q := r.URL.Query()
+	q.Del("body") // Whoever comes by another's link has not asked for it.
+	back := r.URL.Path + "?" + q.Encode()
 	if r.Method != http.MethodGet {
 		back = r.PostFormValue("back")
-	} else if site, q := r.Header.Get("Sec-Fetch-Site"), r.URL.Query(); s.why == "" && (site == "cross-site" || site == "same-site") && !q.Has("again") {
+	} else if site := r.Header.Get("Sec-Fetch-Site"); s.why == "" && (site == "cross-site" || site == "same-site") && !q.Has("again") {
 		// Browsers send no strict cookie by a link of another site, such as an alert's. Once the page asks itself, they do.
 		q.Set("again", "1")
 		w.Header().Set("Refresh", "0; url="+here(r.URL.Path+"?"+q.Encode()))
