@@ -2,16 +2,17 @@ package httpdoor
 
 import (
 	"compress/gzip"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -34,8 +35,9 @@ type room struct {
 	held atomic.Int64
 }
 
-func (r *room) take(n int64) bool {
-	if r.held.Add(n) <= r.most {
+// take holds n more, if that leaves spare.
+func (r *room) take(n, spare int64) bool {
+	if r.held.Add(n) <= r.most-spare {
 		return true
 	}
 	r.held.Add(-n)
@@ -52,7 +54,11 @@ type body struct {
 
 // grow makes room for more, if there is some.
 func (b *body) grow(size int) bool {
-	if !b.room.take(int64(size - cap(b.data))) {
+	spare := int64(0)
+	if size > smallBody {
+		spare = b.room.most / 4
+	}
+	if !b.room.take(int64(size-cap(b.data)), spare) {
 		return false
 	}
 	data := make([]byte, len(b.data), size)
@@ -76,14 +82,18 @@ func (b *body) Close() error { return nil }
 // enter checks the form of a request that has a method, and reads its body.
 func (d *Door) enter(next runtime.HandlerFunc) runtime.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request, params map[string]string) {
+		call := requestOf(r.Context())
+		if pattern, ok := runtime.HTTPPattern(r.Context()); ok {
+			call.asked.Pattern = pattern.String()
+		}
 		if bad := checkForm(r); bad != nil {
 			d.refuse(w, r, *bad)
 			return
 		}
-		stranger := d.stranger(r)
+		call.stranger = d.stranger(r)
 		b := &body{room: &d.bodies}
-		if r.Method == http.MethodPost && stranger == nil {
-			bad := b.read(w, r, d.bodyTime)
+		if r.Method == http.MethodPost && call.stranger == nil {
+			bad := b.read(w, r)
 			defer b.drop()
 			if bad == nil {
 				bad = checkShape(b.data)
@@ -93,19 +103,20 @@ func (d *Door) enter(next runtime.HandlerFunc) runtime.HandlerFunc {
 				return
 			}
 		}
-		call := &request{secured: r.TLS, stranger: stranger}
-		defer func() { d.answers.held.Add(-call.answer) }()
-		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, call))
 		r.Body = b
-		next(quiet{w}, r, params)
+		next(quiet{w, call}, r, params)
 	}
 }
 
 // quiet does not tell the gateway of peers that have gone, each of which it would log as an error.
-type quiet struct{ http.ResponseWriter }
+type quiet struct {
+	http.ResponseWriter
+	call *request
+}
 
-// Write never fails.
+// Write never fails. What it writes is held until the peer has read it.
 func (q quiet) Write(b []byte) (int, error) {
+	q.call.hold(len(b))
 	_, _ = q.ResponseWriter.Write(b)
 	return len(b), nil
 }
@@ -115,40 +126,51 @@ func (q quiet) Unwrap() http.ResponseWriter { return q.ResponseWriter }
 
 // checkForm looks at everything but the body.
 func checkForm(r *http.Request) *refusal {
-	query := r.URL.Query()
 	if r.Method != http.MethodPost {
 		fields := new(joboncev1.GetJobRequest).ProtoReflect().Descriptor().Fields() // The one method that is not a POST.
-		for name := range query {
-			if fields.ByTextName(name) == nil && fields.ByJSONName(name) == nil {
+		for name, values := range r.URL.Query() {
+			switch {
+			case fields.ByTextName(name) == nil && fields.ByJSONName(name) == nil:
 				return invalid(http.StatusBadRequest, clip(name), fmt.Sprintf("there is no parameter %q", clip(name)))
+			case slices.ContainsFunc(values, func(value string) bool { return !utf8.ValidString(value) }):
+				return invalid(http.StatusBadRequest, name, name+" is not valid UTF-8")
 			}
+		}
+		if r.ContentLength != 0 {
+			return invalid(http.StatusBadRequest, "", "a GET has all of its fields in the query, and no body")
 		}
 		return nil
 	}
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	charset := params["charset"]
-	switch encoding := r.Header.Get("Content-Encoding"); {
+	charset := strings.ToLower(params["charset"])
+	switch encoding := contentEncoding(r); {
 	case r.URL.RawQuery != "":
 		return invalid(http.StatusBadRequest, "", "a POST has all of its fields in the body, none in the query")
-	case err != nil || kind != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8"):
+	case err != nil || kind != "application/json" || charset != "" && charset != "utf-8" && charset != "utf8":
 		return invalid(http.StatusUnsupportedMediaType, "", "the body must be JSON, with Content-Type: application/json")
-	case encoding != "" && encoding != "gzip" && encoding != "identity":
+	case encoding != "" && encoding != "gzip":
 		return invalid(http.StatusUnsupportedMediaType, "", fmt.Sprintf("the body's encoding is %q; gzip is the only one there is", clip(encoding)))
 	}
 	return nil
 }
 
-// read reads the body, within the time and the room that there are.
-func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration) *refusal {
-	tooLarge := &refusal{http.StatusRequestEntityTooLarge, joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE, "",
-		fmt.Sprintf("the body is larger than %d bytes", maxBody)}
+// contentEncoding is how the body is compressed; empty: it is not.
+func contentEncoding(r *http.Request) string {
+	encoding := strings.ToLower(strings.Join(r.Header["Content-Encoding"], ","))
+	if encoding == "identity" {
+		return ""
+	}
+	return encoding
+}
+
+// read reads the body, within the room that there is, and the time that the request has for it.
+func (b *body) read(w http.ResponseWriter, r *http.Request) *refusal {
+	tooLarge := &refusal{status: http.StatusRequestEntityTooLarge, reason: reasonTooLarge, message: fmt.Sprintf("the body is larger than %d bytes", maxBody)}
 	if r.ContentLength > maxBody {
 		return tooLarge
 	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(within)) // Where it cannot be set, WriteTimeout bounds it.
 	src, size := io.Reader(r.Body), r.ContentLength+1
-	if r.Header.Get("Content-Encoding") == "gzip" {
+	if contentEncoding(r) == "gzip" {
 		unzip, err := gzip.NewReader(r.Body)
 		if err != nil {
 			return unread(err)
@@ -159,8 +181,8 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration
 	for {
 		if len(b.data) == cap(b.data) {
 			if !b.grow(max(int(size), 2*cap(b.data))) {
-				return &refusal{http.StatusTooManyRequests, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "",
-					"too many large requests are under way; nothing was written"}
+				return &refusal{status: http.StatusTooManyRequests, reason: reasonOverloaded,
+					message: "too many large requests are under way; nothing was written"}
 			}
 		}
 		n, err := src.Read(b.data[len(b.data):cap(b.data)])
@@ -170,7 +192,7 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration
 			return tooLarge
 		case errors.Is(err, io.EOF):
 			// Without this a wait that outlasts it would be cut.
-			_ = control.SetReadDeadline(time.Time{})
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 			return nil
 		case err != nil:
 			return unread(err)
@@ -181,8 +203,7 @@ func (b *body) read(w http.ResponseWriter, r *http.Request, within time.Duration
 // unread is the refusal of a body that cannot be read.
 func unread(err error) *refusal {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &refusal{http.StatusRequestTimeout, joboncev1.ErrorReason_ERROR_REASON_OVERLOADED, "",
-			"the body did not arrive in time; nothing was written"}
+		return &refusal{status: http.StatusRequestTimeout, reason: reasonOverloaded, message: "the body did not arrive in time; nothing was written"}
 	}
 	return invalid(http.StatusBadRequest, "", "the body cannot be read to its end, or is not what Content-Encoding says")
 }

@@ -12,6 +12,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +30,12 @@ const (
 	// maxBody bounds the JSON of a request, also when it is inflated. The largest message that the service takes, 8 MiB of a
 	// batch, is larger as JSON: quotes and control characters are escaped, and bytes are base64.
 	maxBody = 16 << 20
-	// maxBodies bounds what is held of bodies that were not made messages yet, all together.
+	// maxMessage bounds the message that a body is made into: it is what the gRPC server takes.
+	maxMessage = 9 << 20
+	// maxBodies bounds what is held of bodies that were not made messages yet, all together. The last quarter is for those of
+	// smallBody at most, so that a few large ones that come slowly keep no delivery out.
 	maxBodies = 128 << 20
+	smallBody = 64 << 10
 	// maxAnswers is what is held of answers that were not read yet, all together, from where on no more calls are made. An answer is
 	// always sent: what it tells of has been done.
 	maxAnswers = 128 << 20
@@ -67,6 +73,9 @@ type Config struct {
 	Logger          *slog.Logger
 	// Refused is told the reason, without its prefix, why a request did not become a call. nil: nobody is.
 	Refused func(reason string)
+	// Instrument goes around all that is done with a request. When that is over, the request's Pattern is the path of the API that
+	// it was for; empty: none. nil: nothing does.
+	Instrument func(http.Handler) http.Handler
 }
 
 // Door serves the API over HTTP. Make one with [New].
@@ -107,13 +116,16 @@ func New(cfg Config) (*Door, error) {
 	}
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d.refuse(w, r, refusal{http.StatusForbidden, reasonDenied, "", "the request comes from a page of another origin"})
+		d.refuse(w, r, refusal{status: http.StatusForbidden, reason: reasonDenied, message: "the request comes from a page of another origin"})
 	}))
 	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false))
 	if err != nil {
 		return nil, err
 	}
 	d.handler = compress(d.greet(foreign.Handler(mux)))
+	if cfg.Instrument != nil {
+		d.handler = cfg.Instrument(d.handler)
+	}
 	return d, nil
 }
 
@@ -122,14 +134,20 @@ func passes(header string) (string, bool) {
 	return strings.ToLower(header), header == "Traceparent" || header == "Tracestate"
 }
 
-// dropBad leaves headers out that cannot be metadata. The gateway would too, and log each as an error.
-func dropBad(h http.Header, names ...string) {
-	for _, name := range names {
-		for _, value := range h[name] {
-			if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }) {
-				delete(h, name)
-				break
-			}
+// mendHeaders takes out of headers what cannot be metadata. The gateway would leave it out, and log most of it as an error. A
+// credential is not left out: the call would be somebody else's.
+func mendHeaders(h http.Header) {
+	bad := func(value string) bool {
+		return strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' })
+	}
+	for _, name := range []string{"Traceparent", "Tracestate"} {
+		if slices.ContainsFunc(h[name], bad) {
+			delete(h, name)
+		}
+	}
+	for i, value := range h["Authorization"] {
+		if bad(value) {
+			h["Authorization"][i] = "unreadable"
 		}
 	}
 }
@@ -141,17 +159,32 @@ func (d *Door) greet(next http.Handler) http.Handler {
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
-		dropBad(r.Header, "Traceparent", "Tracestate")
+		mendHeaders(r.Header)
 		if p := peerOf(r.Context()); p.tired(d.cfg.MaxConnectionAge) {
 			h.Set("Connection", "close")
 		}
+		if r.ContentLength != 0 {
+			// Also for what is refused: net/http reads on before it answers. Where it cannot be set, WriteTimeout bounds it.
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.bodyTime))
+		}
+		defer d.recovered()
 		if !d.hosts.Serve(r.Host) {
-			d.refuse(w, r, refusal{http.StatusMisdirectedRequest, reasonDenied, "",
-				fmt.Sprintf("this server is not called %q; --http-hosts says how it is", clip(r.Host))})
+			d.refuse(w, r, refusal{status: http.StatusMisdirectedRequest, reason: reasonDenied,
+				message: fmt.Sprintf("this server is not called %q; --http-hosts says how it is", clip(r.Host))})
 			return
 		}
-		next.ServeHTTP(w, r)
+		call := &request{asked: r, room: &d.answers}
+		defer call.release()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, call)))
 	})
+}
+
+// recovered logs a panic, and has the connection end: nobody knows what became of the call.
+func (d *Door) recovered() {
+	if p := recover(); p != nil {
+		d.cfg.Logger.Error("panic", "panic", p, "stack", string(debug.Stack()))
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // stranger is why the request has no caller; nil when it has one, or when no callers are configured.
@@ -176,7 +209,8 @@ func certificate(secured *tls.ConnectionState) *x509.Certificate {
 func (d *Door) Run(ctx context.Context, lis net.Listener) error {
 	srv := &http.Server{
 		Handler: d.handler, ReadHeaderTimeout: headerTime, WriteTimeout: requestTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ConnContext: d.peers.began, ConnState: d.peers.changed, ErrorLog: slog.NewLogLogger(d.cfg.Logger.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true,
+		ConnContext:                  d.peers.began, ConnState: d.peers.changed, ErrorLog: slog.NewLogLogger(d.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	if d.cfg.Certificates != nil {
 		srv.TLSConfig = d.cfg.Certificates.HTTPWithClients()
@@ -184,9 +218,9 @@ func (d *Door) Run(ctx context.Context, lis net.Listener) error {
 	served := make(chan error, 1)
 	go func() {
 		if srv.TLSConfig != nil {
-			served <- srv.ServeTLS(lis, "", "")
+			served <- srv.ServeTLS(loud{lis, &d.peers}, "", "")
 		} else {
-			served <- srv.Serve(lis)
+			served <- srv.Serve(loud{lis, &d.peers})
 		}
 	}()
 	defer d.peers.close()

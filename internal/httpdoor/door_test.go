@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/testenv"
 	"github.com/jobonce/jobonce/server"
@@ -79,18 +84,8 @@ func TestWork(t *testing.T) {
 
 // TestBadRequests: what is wrong with a request is said, with a reason, and the right status.
 func TestBadRequests(t *testing.T) {
-	token, sum := auth.NewToken()
-	file := testenv.WriteFile(t, t.TempDir(), "auth", fmt.Appendf(nil, "callers:\n- {name: a, token_sha256: %s, allow: [record, work, read]}\n...\n", sum))
-	callers, err := auth.Open(auth.Config{File: file, Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
+	token, callers := callers(t, "allow: [record, work, read]")
 	w := start(t, Config{Callers: callers, Hosts: []string{"jobs.example.org"}})
-	zipped := func(text string) string {
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		_, _ = z.Write([]byte(text))
-		_ = z.Close()
-		return b.String()
-	}
 	record, big := "/v1/jobs:record", strings.Repeat("x", 5<<20)
 	for _, tc := range []struct {
 		name, method, path, body string
@@ -104,6 +99,10 @@ func TestBadRequests(t *testing.T) {
 		{"good by an address", "POST", record, `{"job_id":"j"}`, []string{"Host", "[::1]:8080"}, 200, "", ""},
 		{"good of the same origin", "POST", record, `{"job_id":"j"}`, []string{"Sec-Fetch-Site", "same-origin"}, 200, "", ""},
 		{"good, UTF-8", "POST", record, `{"job_id":"j"}`, []string{"Content-Type", "application/json; charset=UTF-8"}, 200, "", ""},
+		{"good, UTF-8 as many write it", "POST", record, `{"job_id":"j"}`, []string{"Content-Type", "application/json;charset=utf8"}, 200, "", ""},
+		{"good, in capitals", "POST", record, zipped(`{"job_id":"j"}`), []string{"Content-Encoding", "GZIP"}, 200, "", ""},
+		{"good, escaped path", "POST", "/v1/jobs%3Arecord", `{"job_id":"j"}`, nil, 200, "", ""},
+		{"10 MB of a payload", "POST", record, `{"job_id":"j","payload":"` + big + big + `"}`, nil, 413, "PAYLOAD_TOO_LARGE", "as a message"},
 		{"5 MB of a payload", "POST", record, `{"job_id":"j","payload":"` + big + `"}`, nil, 413, "PAYLOAD_TOO_LARGE", "payload"},
 		{"17 MB", "POST", record, `{"job_id":"j","payload":"` + strings.Repeat("x", 17<<20) + `"}`, nil, 413, "PAYLOAD_TOO_LARGE", "larger than 16777216 bytes"},
 		{"17 MB of gzip", "POST", record, zipped(strings.Repeat(" ", 17<<20)), []string{"Content-Encoding", "gzip"}, 413, "PAYLOAD_TOO_LARGE", "larger than"},
@@ -112,6 +111,7 @@ func TestBadRequests(t *testing.T) {
 		{"text", "POST", record, `{}`, []string{"Content-Type", "text/plain"}, 415, "INVALID_FIELD", "Content-Type"},
 		{"UTF-16", "POST", record, `{}`, []string{"Content-Type", "application/json; charset=utf-16"}, 415, "INVALID_FIELD", "Content-Type"},
 		{"brotli", "POST", record, `{}`, []string{"Content-Encoding", "br"}, 415, "INVALID_FIELD", `"br"`},
+		{"gzip twice", "POST", record, `{}`, []string{"Content-Encoding", "gzip, gzip"}, 415, "INVALID_FIELD", `"gzip, gzip"`},
 		{"no gzip", "POST", record, `{}`, []string{"Content-Encoding", "gzip"}, 400, "INVALID_FIELD", "Content-Encoding"},
 		{"cut gzip", "POST", record, zipped(`{"job_id":"j"}`)[:20], []string{"Content-Encoding", "gzip"}, 400, "INVALID_FIELD", "Content-Encoding"},
 		{"no body", "POST", record, ``, nil, 400, "INVALID_FIELD", "the body is empty"},
@@ -126,6 +126,14 @@ func TestBadRequests(t *testing.T) {
 		{"unknown enum", "POST", record, `{"job_id":"j","work_mode":"NONE"}`, nil, 400, "INVALID_FIELD", "enum field workMode"},
 		{"not UTF-8", "POST", record, "{\"job_id\":\"\xff\"}", nil, 400, "INVALID_FIELD", "UTF-8"},
 		{"half a surrogate", "POST", record, `{"job_id":"\ud800 and more"}`, nil, 400, "INVALID_FIELD", `invalid escape code`},
+		{"byte order mark", "POST", record, "\ufeff{}", nil, 400, "INVALID_FIELD", "(line 1:1)"},
+		{"null", "POST", record, `null`, nil, 400, "INVALID_FIELD", "null"},
+		{"null in a list", "POST", "/v1/jobs:batchRecord", `{"deliveries":[null]}`, nil, 400, "INVALID_FIELD", "null"},
+		{"unknown number of an enum", "POST", record, `{"job_id":"j","work_mode":99}`, nil, 400, "INVALID_FIELD", "work_mode"},
+		{"not a number", "POST", "/v1/work:claim", `{"max_jobs":NaN}`, nil, 400, "INVALID_FIELD", "NaN"},
+		{"huge exponent", "POST", "/v1/work:claim", `{"max_jobs":1e999999999}`, nil, 400, "INVALID_FIELD", "int32 field maxJobs"},
+		{"endless duration", "POST", "/v1/work:claim", `{"lease_duration":"99999999999999999s"}`, nil, 400, "INVALID_FIELD", "Duration"},
+		{"NUL", "POST", record, `{"job_id":"\u0000"}`, nil, 400, "INVALID_FIELD", "job_id"},
 		{"deep JSON", "POST", record, strings.Repeat(`{"a":`, 100000), nil, 400, "INVALID_FIELD", "more than 16 levels deep"},
 		{"deep lists", "POST", record, `{"job_id":` + strings.Repeat(`[`, 100000), nil, 400, "INVALID_FIELD", "more than 16 levels deep"},
 		{"a million values", "POST", "/v1/jobs:batchRecord", `{"deliveries":[` + strings.Repeat(`{},`, 1000000) + `{}]}`, nil, 400, "INVALID_FIELD", "more than 16384 values"},
@@ -139,8 +147,17 @@ func TestBadRequests(t *testing.T) {
 		{"unknown view", "GET", "/v1/jobs?job_id=j&view=ALL", ``, nil, 400, "INVALID_FIELD", "view"},
 		{"no parameter", "GET", "/v1/jobs", ``, nil, 400, "INVALID_FIELD", "job_id"},
 		{"broken escape", "GET", "/v1/jobs?job_id=j&view=%zz", ``, nil, 400, "INVALID_FIELD", "%zz"},
+		{"not UTF-8 in the query", "GET", "/v1/jobs?job_id=%ff", ``, nil, 400, "INVALID_FIELD", "job_id is not valid UTF-8"},
+		{"NUL in the query", "GET", "/v1/jobs?job_id=%00", ``, nil, 400, "INVALID_FIELD", "job_id"},
+		{"semicolon in the query", "GET", "/v1/jobs?job_id=j;view=JOB_VIEW_FULL", ``, nil, 400, "INVALID_FIELD", "semicolon"},
+		{"body of a GET", "GET", "/v1/jobs?job_id=j", `{}`, nil, 400, "INVALID_FIELD", "no body"},
 		{"no such job", "GET", "/v1/jobs?job_id=none", ``, nil, 404, "JOB_NOT_FOUND", "job_id"},
 		{"no such path", "POST", "/v1/jobs", `{}`, nil, 405, "UNIMPLEMENTED", "GET"},
+		{"slash at the end", "POST", record + "/", `{}`, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
+		{"path escaped twice", "POST", "/v1/jobs%253Arecord", `{}`, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
+		{"path with dots", "POST", "/v1/x/../jobs:record", `{}`, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
+		{"path with NUL", "POST", "/v1/jobs:record%00", `{}`, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
+		{"TRACE", "TRACE", record, ``, nil, 405, "UNIMPLEMENTED", "POST"},
 		{"id in the path", "GET", "/v1/jobs/j", ``, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
 		{"AdminService", "POST", "/jobonce.v1.AdminService/DeleteJob", `{}`, nil, 404, "UNIMPLEMENTED", "nothing at this path"},
 		{"wrong method", "GET", record, ``, nil, 405, "UNIMPLEMENTED", "POST"},
@@ -151,10 +168,12 @@ func TestBadRequests(t *testing.T) {
 		{"preflight", "OPTIONS", record, ``, []string{"Origin", "https://evil.example", "Access-Control-Request-Method", "POST"}, 405, "UNIMPLEMENTED", "POST"},
 		{"foreign Host", "POST", record, `{"job_id":"j"}`, []string{"Host", "evil.example"}, 421, "PERMISSION_DENIED", `"evil.example"`},
 		{"foreign Host of a GET", "GET", "/v1/jobs?job_id=j", ``, []string{"Host", "127.0.0.1.evil.example"}, 421, "PERMISSION_DENIED", "evil.example"},
+		{"long bad deadline", "POST", record, `{"job_id":"j"}`, []string{"Grpc-Timeout", big[:60000]}, 400, "INVALID_FIELD", "grpc-timeout"},
 		{"bad deadline", "POST", record, `{"job_id":"j"}`, []string{"Grpc-Timeout", "soon"}, 400, "INVALID_FIELD", "grpc-timeout"},
 		{"nobody", "POST", record, `{"job_id":"j"}`, []string{"Authorization", ""}, 401, "UNAUTHENTICATED", "no credential"},
 		{"nobody with too much", "POST", record, big, []string{"Authorization", ""}, 401, "UNAUTHENTICATED", "no credential"},
 		{"forged metadata", "POST", record, `{"job_id":"j"}`, []string{"Authorization", "", "Grpc-Metadata-Authorization", "Bearer " + token}, 401, "UNAUTHENTICATED", "no credential"},
+		{"unreadable token", "POST", record, `{"job_id":"j"}`, []string{"Authorization", "Bearer é"}, 401, "UNAUTHENTICATED", "Bearer"},
 		{"wrong token", "POST", record, `{"job_id":"j"}`, []string{"Authorization", "Bearer x"}, 401, "UNAUTHENTICATED", "token"},
 		{"no right", "POST", "/v1/expectations:cancel", `{"job_id":"j"}`, nil, 403, "PERMISSION_DENIED", "a may not call this method"},
 	} {
@@ -178,11 +197,8 @@ func TestBadRequests(t *testing.T) {
 // TestGzip: bodies are compressed in both directions, where they are large enough.
 func TestGzip(t *testing.T) {
 	w := start(t, Config{})
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, _ = io.WriteString(z, `{"job_id":"j","payload":"`+strings.Repeat("body", 5000)+`"}`)
-	testenv.Must(t, z.Close())
-	w.answer(w.does(http.MethodPost, "/v1/jobs:record", b.Bytes(), "Content-Encoding", "gzip"))
+	body := zipped(`{"job_id":"j","payload":"` + strings.Repeat("body", 5000) + `"}`)
+	w.answer(w.does(http.MethodPost, "/v1/jobs:record", []byte(body), "Content-Encoding", "gzip"))
 	r := w.does(http.MethodGet, "/v1/jobs?job_id=j&view=JOB_VIEW_FULL", nil, "Accept-Encoding", "gzip")
 	if r.Header.Get("Content-Encoding") != "gzip" || len(r.text) > 1000 {
 		t.Fatalf("%d bytes, headers %v", len(r.text), r.Header)
@@ -241,6 +257,15 @@ func TestSlowBody(t *testing.T) {
 	w.posts("/v1/jobs:record", object{"job_id": "j"})
 }
 
+// TestRoomForSmallBodies: large bodies leave room for small ones.
+func TestRoomForSmallBodies(t *testing.T) {
+	r := &room{most: 4 * smallBody}
+	large, further := &body{room: r}, &body{room: r}
+	if !large.grow(2*smallBody) || further.grow(2*smallBody) || !further.grow(smallBody) || !(&body{room: r}).grow(smallBody) || (&body{room: r}).grow(1) {
+		t.Errorf("%d of %d bytes are taken", r.held.Load(), r.most)
+	}
+}
+
 // TestShutdown: a request under way gets its answer, nothing new is taken, and Run returns nil.
 func TestShutdown(t *testing.T) {
 	srv := service(t, nil)
@@ -297,11 +322,12 @@ func TestConnections(t *testing.T) {
 // stuck is a peer that does not read.
 type stuck struct {
 	*httptest.ResponseRecorder
-	writing, release chan struct{}
+	writing chan int // how much
+	release chan struct{}
 }
 
 func (s *stuck) Write(b []byte) (int, error) {
-	s.writing <- struct{}{}
+	s.writing <- len(b)
 	<-s.release
 	return s.ResponseRecorder.Write(b)
 }
@@ -309,19 +335,21 @@ func (s *stuck) Write(b []byte) (int, error) {
 // TestUnread: answers that nobody reads are held within bounds, and then nothing is begun whose answer would be held too.
 func TestUnread(t *testing.T) {
 	w := start(t, Config{}, func(d *Door) { d.answers.most = 1 })
-	w.posts("/v1/jobs:record", object{"job_id": "j"})
-	for w.door.answers.held.Load() != 0 { // Its answer is held until the handler has returned.
+	w.posts("/v1/jobs:record", object{"job_id": "j", "payload": strings.Repeat("\x01", 10000)}) // six times as long in JSON
+	for w.door.answers.held.Load() != 0 {                                                       // Its answer is held until the handler has returned.
 		time.Sleep(time.Millisecond)
 	}
 	p := &peer{cfg: &w.door.cfg}
 	defer p.close()
-	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, p), http.MethodGet, "http://localhost/v1/jobs?job_id=j", nil)
-	s, done := &stuck{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}, make(chan struct{})
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, p), http.MethodGet, "http://localhost/v1/jobs?job_id=j&view=JOB_VIEW_FULL", nil)
+	s, done := &stuck{httptest.NewRecorder(), make(chan int), make(chan struct{})}, make(chan struct{})
 	go func() {
 		defer close(done)
 		w.door.handler.ServeHTTP(s, r)
 	}()
-	<-s.writing
+	if size, held := <-s.writing, w.door.answers.held.Load(); size < 60000 || held < int64(size)+10000 {
+		t.Errorf("%d bytes are held for an answer of %d", held, size)
+	}
 	if r := w.does(http.MethodPost, "/v1/jobs:record", []byte(`{"job_id":"k"}`)); r.StatusCode != http.StatusTooManyRequests || r.reason() != "OVERLOADED" || r.Header.Get("Retry-After") != "1" {
 		t.Errorf("%s: %s", r.Status, r.text)
 	}
@@ -332,5 +360,92 @@ func TestUnread(t *testing.T) {
 	}
 	if got := w.posts("/v1/jobs:record", object{"job_id": "k"}); got["disposition"] != "DISPOSITION_FIRST" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestLateCaller: who was nobody when its body was to be read, and is somebody by the time of its call, is told to come again. The
+// call has no body.
+func TestLateCaller(t *testing.T) {
+	srv := service(t, nil) // for which everybody is somebody
+	_, callers := callers(t, "allow: [record]")
+	w := start(t, Config{Callers: callers, Connect: func(ctx context.Context, addr string, secured *tls.ConnectionState) (net.Conn, error) {
+		return srv.Connect(ctx, server.Peer{Addr: addr, TLS: secured})
+	}})
+	for path, body := range map[string]string{"/v1/jobs:record": `{"job_id":"j"}`, "/v1/jobs:batchRecord": `{"deliveries":[{"job_id":"j"}]}`} {
+		r := w.does(http.MethodPost, path, []byte(body))
+		if r.StatusCode != http.StatusServiceUnavailable || r.reason() != "STORE_UNAVAILABLE" || !strings.Contains(r.Message, "nothing was written") || r.Header.Get("Retry-After") != "1" {
+			t.Errorf("%s: %s: %s", path, r.Status, r.text)
+		}
+	}
+}
+
+// TestLargestMessage: the bound of the door is that of the service.
+func TestLargestMessage(t *testing.T) {
+	w := start(t, Config{})
+	for over, says := range map[int]string{0: "deliveries has payloads", 1: "as a message"} {
+		payload := &joboncev1.RecordDeliveryRequest_Payload{Payload: strings.Repeat("x", maxMessage-100)}
+		req := &joboncev1.BatchRecordDeliveriesRequest{Deliveries: []*joboncev1.RecordDeliveryRequest{{JobId: "j", Body: payload}}}
+		payload.Payload += strings.Repeat("x", maxMessage+over-proto.Size(req))
+		text, err := protojson.Marshal(req)
+		testenv.Must(t, err)
+		r := w.does(http.MethodPost, "/v1/jobs:batchRecord", text)
+		if r.StatusCode != http.StatusRequestEntityTooLarge || r.reason() != "PAYLOAD_TOO_LARGE" || !strings.Contains(r.Message, says) {
+			t.Errorf("%d over: %s: %s", over, r.Status, r.text)
+		}
+	}
+}
+
+// TestRoutes: whoever measures requests hears which method of ours they were for, and nothing that peers choose.
+func TestRoutes(t *testing.T) {
+	var route string
+	refused := make(map[string]int)
+	w := start(t, Config{Refused: func(reason string) { refused[reason]++ }, Instrument: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(rw, r)
+			route = r.Pattern
+		})
+	}})
+	for _, c := range []struct{ method, path, host, want string }{
+		{http.MethodPost, "/v1/jobs:record", "localhost", "/v1/jobs:record"}, {http.MethodGet, "/v1/jobs?job_id=j", "localhost", "/v1/jobs"},
+		{http.MethodPost, "/v1/work%3Aclaim", "localhost", "/v1/work:claim"}, {http.MethodPut, "/v1/work:claim", "localhost", ""},
+		{http.MethodPost, "/v1/jobs:record", "evil.example", ""}, {http.MethodPost, "/v1/" + strings.Repeat("x", 1000), "localhost", ""},
+	} {
+		if w.does(c.method, c.path, nil, "Host", c.host); route != c.want {
+			t.Errorf("%s %.30s of %s: %q", c.method, c.path, c.host, route)
+		}
+	}
+	w.does(http.MethodPost, "/v1/jobs:record", []byte(`{"payload":"`+strings.Repeat("x", maxMessage)+`"}`))
+	if want := map[string]int{"INVALID_FIELD": 2, "UNIMPLEMENTED": 2, "PERMISSION_DENIED": 1, "PAYLOAD_TOO_LARGE": 1}; !maps.Equal(refused, want) {
+		t.Errorf("refused: %v", refused)
+	}
+}
+
+// TestHTTP2: over TLS requests share a connection; each has a time of its own for its body, and none for its wait.
+func TestHTTP2(t *testing.T) {
+	ca := testenv.NewCA(t, "servers")
+	pair, dir := ca.Issue("localhost"), t.TempDir()
+	certificates, err := auth.LoadCertificates(auth.CertificateFiles{
+		Cert: testenv.WriteFile(t, dir, "cert", pair.Cert), Key: testenv.WriteFile(t, dir, "key", pair.Key),
+	}, testenv.Logger(t))
+	testenv.Must(t, err)
+	w := start(t, Config{Certificates: certificates}, func(d *Door) { d.bodyTime = 50 * time.Millisecond })
+	w.client.Transport = &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: ca.Pool()}}
+	w.posts("/v1/jobs:record", object{"job_id": "j", "work_mode": "WORK_MODE_LEASED", "lease_duration": "600s"})
+	body, never := io.Pipe()
+	defer never.Close()
+	slow := make(chan *http.Response, 1)
+	go func() {
+		resp, err := w.client.Post("https://"+w.address+"/v1/jobs:record", "application/json", body)
+		testenv.OK(t, err)
+		slow <- resp
+	}()
+	r := w.does(http.MethodPost, "/v1/jobs:record", []byte(`{"job_id":"j","wait":"0.3s"}`))
+	if r.ProtoMajor != 2 || r.StatusCode != http.StatusOK || !strings.Contains(string(r.text), "IN_PROGRESS") {
+		t.Errorf("%s %s: %s", r.Proto, r.Status, r.text)
+	}
+	resp := <-slow
+	defer resp.Body.Close()
+	if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusRequestTimeout {
+		t.Errorf("%s %s", resp.Proto, resp.Status)
 	}
 }

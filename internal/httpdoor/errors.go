@@ -20,23 +20,24 @@ import (
 )
 
 const (
-	reasonInvalid = joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD
-	reasonDenied  = joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
-	reasonUnknown = joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+	reasonInvalid     = joboncev1.ErrorReason_ERROR_REASON_INVALID_FIELD
+	reasonDenied      = joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED
+	reasonUnknown     = joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+	reasonTooLarge    = joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE
+	reasonOverloaded  = joboncev1.ErrorReason_ERROR_REASON_OVERLOADED
+	reasonUnavailable = joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE
 )
 
-// How long a client does well to wait before it retries, as in package server.
-const (
-	overloadedRetry = 200 * time.Millisecond
-	unknownRetry    = 100 * time.Millisecond
-)
+// retries says for each reason how long a client does well to wait before it retries, as in package server.
+var retries = map[joboncev1.ErrorReason]time.Duration{
+	reasonOverloaded: 200 * time.Millisecond, reasonUnavailable: 500 * time.Millisecond, reasonUnknown: 100 * time.Millisecond,
+}
 
 // codeOf are the codes of the reasons that are given here.
 var codeOf = map[joboncev1.ErrorReason]codes.Code{
-	reasonInvalid: codes.InvalidArgument, reasonDenied: codes.PermissionDenied,
-	joboncev1.ErrorReason_ERROR_REASON_PAYLOAD_TOO_LARGE: codes.InvalidArgument,
-	joboncev1.ErrorReason_ERROR_REASON_OVERLOADED:        codes.ResourceExhausted,
-	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED:     codes.Unimplemented,
+	reasonInvalid: codes.InvalidArgument, reasonDenied: codes.PermissionDenied, reasonTooLarge: codes.InvalidArgument,
+	reasonOverloaded: codes.ResourceExhausted, reasonUnavailable: codes.Unavailable,
+	joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED: codes.Unimplemented,
 }
 
 // refusal is why a request does not become a call.
@@ -45,23 +46,22 @@ type refusal struct {
 	reason joboncev1.ErrorReason
 	// field is the one at fault, or empty.
 	field, message string
+	// detail goes on from the message, for the caller alone: it repeats what was sent, which is nothing for the log.
+	detail string
 }
 
 // invalid is the refusal of a request that is wrong.
 func invalid(status int, field, message string) *refusal {
-	return &refusal{status, reasonInvalid, field, message}
+	return &refusal{status: status, reason: reasonInvalid, field: field, message: message}
 }
 
 // refuse answers a request that does not become a call.
 func (d *Door) refuse(w http.ResponseWriter, r *http.Request, bad refusal) {
-	details := []protoadapt.MessageV1{info(bad.reason)}
+	details := about(bad.reason)
 	if bad.field != "" {
 		details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 			{Field: bad.field, Description: bad.message},
 		}})
-	}
-	if bad.reason == joboncev1.ErrorReason_ERROR_REASON_OVERLOADED {
-		details = append(details, retryIn(overloadedRetry))
 	}
 	reason := strings.TrimPrefix(bad.reason.String(), "ERROR_REASON_")
 	if d.cfg.Refused != nil {
@@ -69,10 +69,10 @@ func (d *Door) refuse(w http.ResponseWriter, r *http.Request, bad refusal) {
 	}
 	if d.few.Allow() {
 		d.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "HTTP request refused", slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)),
-			slog.Int("status", bad.status), slog.String("reason", reason), slog.String("error", bad.message))
+			slog.Int("status", bad.status), slog.String("reason", reason), slog.String("error", bad.message), slog.String("from", r.RemoteAddr))
 	}
 	peerOf(r.Context()).ended(codeOf[bad.reason])
-	answer(w, bad.status, detailed(status.New(codeOf[bad.reason], bad.message), details...))
+	answer(w, bad.status, detailed(status.New(codeOf[bad.reason], bad.message+bad.detail), details...))
 }
 
 // failed answers a call that failed.
@@ -81,7 +81,9 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 	if reasonOf(st) == "" {
 		// Not the service's error but the gateway's, or the connection's, and then nobody knows what became of the call.
 		if st.Code() == codes.InvalidArgument {
-			d.refuse(w, r, *invalid(http.StatusBadRequest, "", "the request is not what the API takes: "+st.Message()))
+			bad := invalid(http.StatusBadRequest, "", "the request is not what the API takes")
+			bad.detail = ": " + clip(st.Message())
+			d.refuse(w, r, *bad)
 			return
 		}
 		message := map[codes.Code]string{
@@ -92,9 +94,9 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 			d.cfg.Logger.Error("a call over HTTP failed", "method", r.Method, "path", clip(r.URL.Path), "error", err)
 			code, message = codes.Unavailable, "the call failed"
 		}
-		details := []protoadapt.MessageV1{info(reasonUnknown)}
-		if code == codes.Unavailable {
-			details = append(details, retryIn(unknownRetry))
+		details := about(reasonUnknown)
+		if code != codes.Unavailable {
+			details = details[:1] // Nobody knows when.
 		}
 		message += "; it may have been written or not: retry with the same request_id, or lease_token"
 		st = detailed(status.New(code, message), details...)
@@ -109,7 +111,9 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 // unrouted answers a request that no rule fits.
 func (d *Door) unrouted(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 	message := "there is nothing at this path"
-	if code == http.StatusMethodNotAllowed {
+	if code != http.StatusMethodNotAllowed {
+		code = http.StatusNotFound // It says 400 of what is no path, such as *.
+	} else {
 		allow := http.MethodPost
 		if r.URL.Path == "/v1/jobs" { // The one path that is not a POST's.
 			allow = http.MethodGet
@@ -117,7 +121,7 @@ func (d *Door) unrouted(_ context.Context, _ *runtime.ServeMux, _ runtime.Marsha
 		w.Header().Set("Allow", allow)
 		message = "this path is for " + allow
 	}
-	d.refuse(w, r, refusal{code, joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, "", message})
+	d.refuse(w, r, refusal{status: code, reason: joboncev1.ErrorReason_ERROR_REASON_UNIMPLEMENTED, message: message})
 }
 
 // answer writes an error.
@@ -143,18 +147,18 @@ func answer(w http.ResponseWriter, code int, st *status.Status) {
 	_, _ = w.Write(text) // The peer has gone when it fails.
 }
 
-func info(reason joboncev1.ErrorReason) *errdetails.ErrorInfo {
-	return &errdetails.ErrorInfo{Domain: "jobonce", Reason: strings.TrimPrefix(reason.String(), "ERROR_REASON_")}
+// about are the details of an error with the reason.
+func about(reason joboncev1.ErrorReason) []protoadapt.MessageV1 {
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: "jobonce", Reason: strings.TrimPrefix(reason.String(), "ERROR_REASON_")}}
+	if wait := retries[reason]; wait > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(wait)})
+	}
+	return details
 }
 
-// overloaded is the error of a call that is not made.
-func overloaded(why string) error {
-	const reason = joboncev1.ErrorReason_ERROR_REASON_OVERLOADED
-	return detailed(status.New(codeOf[reason], why+"; nothing was written"), info(reason), retryIn(overloadedRetry)).Err()
-}
-
-func retryIn(d time.Duration) *errdetails.RetryInfo {
-	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
+// problem is the error of a call that is not made, or was made in vain.
+func problem(reason joboncev1.ErrorReason, message string) error {
+	return detailed(status.New(codeOf[reason], message), about(reason)...).Err()
 }
 
 func detailed(st *status.Status, details ...protoadapt.MessageV1) *status.Status {

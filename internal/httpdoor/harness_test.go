@@ -2,6 +2,7 @@ package httpdoor
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -41,6 +42,16 @@ func service(t *testing.T, callers *auth.Authority) *server.Server {
 	testenv.Must(t, err)
 	return embedded.Start(t, lis, server.Config{Logger: slog.New(slog.DiscardHandler), Callers: callers},
 		sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
+}
+
+// callers are those of an auth file with one caller, who has the token.
+func callers(t *testing.T, entry string) (token string, a *auth.Authority) {
+	t.Helper()
+	token, sum := auth.NewToken()
+	file := testenv.WriteFile(t, t.TempDir(), "auth", []byte("callers:\n- {name: a, token_sha256: "+sum+", "+entry+"}\n...\n"))
+	a, err := auth.Open(auth.Config{File: file, Logger: testenv.Logger(t)})
+	testenv.Must(t, err)
+	return token, a
 }
 
 // start serves the service over HTTP until the test ends. The changes are made before it serves.
@@ -108,7 +119,11 @@ func (r *reply) reason() string {
 // does sends a request. Headers are names and values in turn.
 func (w *web) does(method, path string, body []byte, headers ...string) *reply {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.address+path, bytes.NewReader(body))
+	scheme := "http"
+	if w.door.cfg.Certificates != nil {
+		scheme = "https"
+	}
+	req, err := http.NewRequestWithContext(w.t.Context(), method, scheme+"://"+w.address+path, bytes.NewReader(body))
 	testenv.Must(w.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(headers); i += 2 {
@@ -152,6 +167,15 @@ func (w *web) answer(r *reply) map[string]any {
 	var answer map[string]any
 	testenv.Must(w.t, json.Unmarshal(r.text, &answer))
 	return answer
+}
+
+// zipped is a text, compressed with gzip.
+func zipped(text string) string {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	_, _ = z.Write([]byte(text)) // A buffer takes all.
+	_ = z.Close()
+	return b.String()
 }
 
 // until waits for the job to have had so many deliveries.

@@ -3,6 +3,7 @@ package httpdoor
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -12,12 +13,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
-// bufferSize is that of a connection in memory, where large writes save nothing.
-const bufferSize = 4 << 10
+const (
+	// bufferSize is that of a connection in memory, where large writes save nothing.
+	bufferSize = 4 << 10
+	// insideIdle is how long one is kept that has no call. It takes half of the memory of an HTTP connection.
+	insideIdle = 5 * time.Second
+)
 
 // peers has the connections that are open.
 type peers struct {
@@ -60,13 +66,34 @@ func (p *peers) began(ctx context.Context, conn net.Conn) context.Context {
 	p.open[conn] = one
 	if len(p.open) > p.cfg.MaxConnections {
 		defer conn.Close()
-		if now := time.Now(); now.Sub(p.logged) >= time.Minute {
-			p.logged = now
-			p.cfg.Logger.Error("too many HTTP connections are open; more are closed at once",
-				"mend", "raise --max-connections, and the limit of open files (ulimit -n) with it")
-		}
+		p.refused("too many are open, so that more are closed at once", "raise --max-connections, and the limit of open files (ulimit -n) with it")
 	}
 	return context.WithValue(ctx, peerKey{}, one)
+}
+
+// refused logs once a minute why connections are not accepted. It needs p.mu.
+func (p *peers) refused(why, mend string) {
+	if now := time.Now(); now.Sub(p.logged) >= time.Minute {
+		p.logged = now
+		p.cfg.Logger.Error("cannot accept HTTP connections", "error", why, "mend", mend)
+	}
+}
+
+// loud is a listener that logs what it cannot accept for now: net/http waits and tries again, and says so only to who debugs.
+type loud struct {
+	net.Listener
+	peers *peers
+}
+
+// Accept accepts a connection.
+func (l loud) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if passes, ok := err.(interface{ Temporary() bool }); ok && passes.Temporary() {
+		l.peers.mu.Lock()
+		defer l.peers.mu.Unlock()
+		l.peers.refused(err.Error(), "more files may be open than the process or the system allows: raise the limit (ulimit -n)")
+	}
+	return conn, err
 }
 
 // changed is http.Server.ConnState.
@@ -119,7 +146,7 @@ func (p *peer) connect(secured *tls.ConnectionState) (*grpc.ClientConn, error) {
 	}
 	conn, err := grpc.NewClient("passthrough:///inside", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return p.cfg.Connect(ctx, p.addr, secured) }),
-		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
+		grpc.WithReadBufferSize(bufferSize), grpc.WithWriteBufferSize(bufferSize), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(insideIdle))
 	p.conn = conn
 	return conn, err
 }
@@ -138,36 +165,62 @@ type requestKey struct{}
 
 // request is what a call needs to know of the request that it is made of.
 type request struct {
-	secured *tls.ConnectionState
+	// asked is the request as it came.
+	asked *http.Request
 	// stranger is why the request had no caller when its body was to be read. The body was then left unread.
 	stranger error
-	// answer is the size of the answer, as it is held until the peer has read it.
-	answer int64
+	// held is what is held of the answer, until the peer has read it.
+	held int64
+	room *room
 }
+
+func requestOf(ctx context.Context) *request { return ctx.Value(requestKey{}).(*request) }
+
+// hold counts n bytes more of the answer, which is always sent. They count until release.
+func (r *request) hold(n int) {
+	r.held += int64(n)
+	r.room.held.Add(int64(n))
+}
+
+func (r *request) release() { r.room.held.Add(-r.held) }
 
 // calls makes each call on the connection in memory of the connection that its request came by.
 type calls struct{ door *Door }
 
 // Invoke makes a call.
 func (c calls) Invoke(ctx context.Context, method string, req, resp any, opts ...grpc.CallOption) error {
-	p := peerOf(ctx)
-	r := ctx.Value(requestKey{}).(*request)
+	p, r := peerOf(ctx), requestOf(ctx)
 	if c.door.answers.full() {
-		return overloaded("too many answers wait to be read")
+		return c.refused(problem(reasonOverloaded, "too many answers wait to be read; nothing was written"))
 	}
-	conn, err := p.connect(r.secured)
+	if size := proto.Size(req.(proto.Message)); size > maxMessage {
+		return c.refused(problem(reasonTooLarge, fmt.Sprintf("the request is %d bytes as a message; the limit is %d", size, maxMessage)))
+	}
+	conn, err := p.connect(r.asked.TLS)
 	if err != nil {
 		return err
 	}
-	err = conn.Invoke(ctx, method, req, resp, opts...)
-	if err == nil && r.stranger != nil { // It has a caller by now, but the call was made without its body.
-		err = status.Error(codes.Unavailable, r.stranger.Error())
+	// The gateway adds where a request comes from, as whoever sends it says. That is nothing for the service to go by.
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md.Delete("x-forwarded-for")
+	md.Delete("x-forwarded-host")
+	err = conn.Invoke(metadata.NewOutgoingContext(ctx, md), method, req, resp, opts...)
+	if code := status.Code(err); r.stranger != nil && (err == nil || code == codes.InvalidArgument) {
+		// It has a caller by now, but the call was made without its body.
+		err = problem(reasonUnavailable, r.stranger.Error()+"; nothing was written")
 	}
 	if msg, ok := resp.(proto.Message); ok && err == nil {
-		r.answer = int64(2 * proto.Size(msg)) // the message, and its text
-		c.door.answers.held.Add(r.answer)
+		r.hold(proto.Size(msg))
 	}
 	p.ended(status.Code(err))
+	return err
+}
+
+// refused tells of a call that is not made.
+func (c calls) refused(err error) error {
+	if c.door.cfg.Refused != nil {
+		c.door.cfg.Refused(reasonOf(status.Convert(err)))
+	}
 	return err
 }
 
