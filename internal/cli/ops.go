@@ -94,6 +94,14 @@ func (o *ops) observe(batches *batch.Config, calls *server.Config) {
 	calls.StreamInterceptors = []grpc.StreamServerInterceptor{o.metrics.StreamInterceptor()}
 }
 
+// instrument has the requests of a listener over HTTP measured; nil: they are not.
+func (o *ops) instrument(listener string) func(http.Handler) http.Handler {
+	if o == nil {
+		return nil
+	}
+	return func(next http.Handler) http.Handler { return o.metrics.HTTP(listener, next) }
+}
+
 // protect shows the metrics to callers with the right alone.
 func (o *ops) protect(callers *auth.Authority) {
 	o.admit = func(ctx context.Context, authorization []string) (int, error) {

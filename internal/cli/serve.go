@@ -118,7 +118,7 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 		"without authentication; off when not given")
 	keys.StringVar(&cfg.adminListen, "admin-listen", "", "the old name of --ops-listen, deprecated; an `address`")
 	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body of a webhook, at most %d", job.MaxBodyBytes))
-	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
+	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open over gRPC, and as many over HTTP; more are closed at once")
 	keys.DurationVar(&cfg.maxConnAge, "max-connection-age", server.DefaultMaxConnectionAge, "how long a connection is used, give or take a tenth, before its client is asked to make a new one, so\n"+
 		"that new instances get their share")
 	keys.DurationVar(&cfg.retention.Payload, "payload-retention", 0, "drop the payloads of finished jobs that nothing has happened to for so long,\nand keep the decision; 0 for never")
@@ -216,7 +216,7 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 	if err := door.openDoor(cfg, protected, srv, ops, logger); err != nil {
 		return err
 	}
-	if err := page.openPage(cfg, protected, srv, logger); err != nil {
+	if err := page.openPage(cfg, protected, srv, ops, logger); err != nil {
 		return err
 	}
 	logger.Info("listening", "address", lis.Addr().String(), "http_address", door.address(), "ui_address", page.address(), "ops_address", ops.address(), "store", store.name)

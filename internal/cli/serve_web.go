@@ -45,7 +45,7 @@ func (w *web) openDoor(cfg *serveConfig, s security, srv *server.Server, o *ops,
 			return srv.Connect(ctx, server.Peer{Addr: addr, TLS: secured})
 		},
 		Callers: s.callers, Certificates: s.certificates, Hosts: cfg.httpHosts, MaxConnections: cfg.maxConns.Value,
-		MaxConnectionAge: cfg.maxConnAge, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger,
+		MaxConnectionAge: cfg.maxConnAge, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger, Instrument: o.instrument("http"),
 	}
 	if o != nil {
 		door.Refused = o.metrics.Refused
@@ -55,13 +55,14 @@ func (w *web) openDoor(cfg *serveConfig, s security, srv *server.Server, o *ops,
 }
 
 // openPage makes the operators' page before the server.
-func (w *web) openPage(cfg *serveConfig, s security, srv *server.Server, logger *slog.Logger) (err error) {
+func (w *web) openPage(cfg *serveConfig, s security, srv *server.Server, o *ops, logger *slog.Logger) (err error) {
 	if w == nil {
 		return nil
 	}
 	w.handler, err = ui.New(ui.Config{
 		Connect: func(ctx context.Context) (net.Conn, error) { return srv.Connect(ctx, server.Peer{Addr: "page"}) },
 		Callers: s.callers, Certificates: s.certificates, Hosts: cfg.httpHosts, ShutdownTimeout: server.DefaultShutdownTimeout, Logger: logger,
+		Instrument: o.instrument("ui"),
 	})
 	return err
 }

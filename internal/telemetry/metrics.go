@@ -4,12 +4,14 @@ package telemetry
 import (
 	"context"
 	"math"
+	"net/http"
 	"strings"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
@@ -36,6 +38,8 @@ type Metrics struct {
 	givenUp       prometheus.Counter
 	dropped       *prometheus.CounterVec
 	refused       *prometheus.CounterVec
+	requests      *prometheus.CounterVec
+	requestTime   *prometheus.HistogramVec
 	lineWait      prometheus.Histogram
 	batchSize     prometheus.Histogram
 	batchDuration prometheus.Histogram
@@ -90,6 +94,13 @@ func NewMetrics(b Build) *Metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_refused_calls_total", Help: "Calls that did not come to their handler, by the reason.",
 		}, []string{"reason"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_http_requests_total", Help: "Requests over HTTP, by listener, route, method and the status of their answer.",
+		}, []string{"listener", "route", "method", "code"}),
+		requestTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "jobonce_http_request_duration_seconds", Help: "Time from the headers of a request to the end of its answer.",
+			Buckets: durationBuckets,
+		}, []string{"listener", "route"}),
 		lineWait: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "jobonce_line_wait_seconds", Help: "Time that calls were in line before their request was received.",
 			Buckets: durationBuckets,
@@ -134,7 +145,7 @@ func NewMetrics(b Build) *Metrics {
 	for _, field := range []string{"event", "status", "traceparent"} {
 		m.unread.WithLabelValues(field)
 	}
-	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.dropped, m.refused, m.lineWait, m.batchSize, m.batchDuration)
+	m.registry.MustRegister(m.rpc, deliveries, conflicts, m.failures, m.unread, m.workJobs, m.workFailures, m.died, m.givenUp, m.dropped, m.refused, m.requests, m.requestTime, m.lineWait, m.batchSize, m.batchDuration)
 	return m
 }
 
@@ -146,6 +157,26 @@ func (m *Metrics) UnaryInterceptor() grpc.UnaryServerInterceptor {
 // StreamInterceptor counts and times streams.
 func (m *Metrics) StreamInterceptor() grpc.StreamServerInterceptor {
 	return m.rpc.StreamServerInterceptor()
+}
+
+// HTTP counts and times the requests that a listener answers, by what Pattern they have then. Peers choose paths; patterns are few.
+func (m *Metrics) HTTP(listener string, next http.Handler) http.Handler {
+	by := prometheus.Labels{"listener": listener}
+	route := promhttp.WithLabelFromRequest("route", routeOf)
+	return promhttp.InstrumentHandlerDuration(m.requestTime.MustCurryWith(by),
+		promhttp.InstrumentHandlerCounter(m.requests.MustCurryWith(by), next, route), route)
+}
+
+// routeOf is the path of the pattern that a request has matched; "other" when it came to no page or method of ours.
+func routeOf(r *http.Request) string {
+	_, path, found := strings.Cut(r.Pattern, " ")
+	if !found {
+		path = r.Pattern
+	}
+	if path == "" || path == "/" {
+		return "other"
+	}
+	return strings.TrimSuffix(path, "{$}")
 }
 
 // Recorded counts a delivery that was recorded.

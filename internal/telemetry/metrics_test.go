@@ -41,6 +41,12 @@ func newAll(t *testing.T, check func(context.Context) error) *Metrics {
 	m.WatchClock(func() time.Duration { return -1500 * time.Millisecond })
 	m.WatchDue(func() (time.Duration, bool) { return 90 * time.Second, true }, func() time.Time { return time.UnixMilli(1500) })
 	m.WatchReady(check)
+	pages := http.NewServeMux()
+	pages.HandleFunc("GET /{$}", func(http.ResponseWriter, *http.Request) {})
+	pages.HandleFunc("GET /jobs", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, r := range [][2]string{{"GET", "/"}, {"GET", "/jobs"}, {"POST", "/jobs"}, {"BREW", "/jobs"}, {"GET", "/pot?a=b"}} {
+		get(t, m.HTTP("ui", pages), r[0], r[1])
+	}
 	for _, want := range []codes.Code{codes.OK, codes.Unavailable} {
 		_, err := m.UnaryInterceptor()(t.Context(), nil, recordInfo, func(context.Context, any) (any, error) {
 			return nil, status.Error(want, "")
@@ -172,6 +178,12 @@ func TestValues(t *testing.T) {
 		`jobonce_queue_bytes 4096`,
 		`jobonce_queue_lease_changes 5`, `jobonce_claim_leases_tried_total 7`, `jobonce_claim_leases_won_total 6`,
 		`jobonce_store_clock_offset_seconds -1.5`, `jobonce_unclaimable_jobs 3`,
+		`jobonce_http_requests_total{code="200",listener="ui",method="get",route="/"} 1`,
+		`jobonce_http_requests_total{code="418",listener="ui",method="get",route="/jobs"} 1`,
+		`jobonce_http_requests_total{code="405",listener="ui",method="post",route="other"} 1`,
+		`jobonce_http_requests_total{code="405",listener="ui",method="unknown",route="other"} 1`,
+		`jobonce_http_requests_total{code="404",listener="ui",method="get",route="other"} 1`,
+		`jobonce_http_request_duration_seconds_count{listener="ui",route="other"} 3`,
 		`jobonce_store_ready 1`,
 		`jobonce_build_info{commit="abc",goversion="go1.26",version="v1.2.3"} 1`,
 		`grpc_server_handled_total{grpc_code="Unavailable",grpc_method="RecordDelivery",grpc_service="jobonce.v1.IdempotencyService",grpc_type="unary"} 1`,

@@ -58,6 +58,9 @@ type Config struct {
 	// ShutdownTimeout is how long requests under way may go on once the page is to stop.
 	ShutdownTimeout time.Duration
 	Logger          *slog.Logger
+	// Instrument goes around all that is done with a request. When that is over, the request's Pattern is the page's that it was
+	// for; empty: none. nil: nothing does.
+	Instrument func(http.Handler) http.Handler
 }
 
 // Page serves the page. Make one with [New].
@@ -115,6 +118,9 @@ func New(cfg Config) (*Page, error) {
 		p.refuse(w, &request{Request: r}, &refusal{http.StatusForbidden, "The request comes from a page of another origin, and nothing was done.", ""})
 	}))
 	p.handler = p.greet(foreign.Handler(mux))
+	if cfg.Instrument != nil {
+		p.handler = cfg.Instrument(p.handler)
+	}
 	return p, nil
 }
 
