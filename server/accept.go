@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -21,6 +22,8 @@ type loudListener struct {
 	// most bounds the connections that are open.
 	most int64
 	open atomic.Int64
+	// stopping ends when the server is to stop.
+	stopping context.Context
 
 	logged time.Time
 	// failed counts since then.
@@ -36,7 +39,7 @@ func (l *loudListener) Accept() (net.Conn, error) {
 		conn, err := l.Listener.Accept()
 		if err == nil {
 			if l.open.Add(1) <= l.most {
-				return newPeerConn(conn, func() { l.open.Add(-1) }), nil
+				return newPeerConn(l.stopping, conn, func() { l.open.Add(-1) }), nil
 			}
 			l.open.Add(-1)
 			_ = conn.Close()

@@ -272,6 +272,11 @@ func TestAudit(t *testing.T) {
 	if _, err := s.RecordDelivery(t.Context(), text("d", "{}")); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("refused: %v", err)
 	}
+	for _, line := range s.log.lines(t, "call failed") {
+		if from, _ := line["from"].(string); strings.HasPrefix(from, "127.0.0.1:") != (line["reason"] == "UNAUTHENTICATED") {
+			t.Errorf("where it comes from is told of those that are refused: %v", line)
+		}
+	}
 	var got []string
 	for _, line := range s.log.lines(t, "audit") {
 		got = append(got, fmt.Sprintf("%v %v %v %v", line["caller"], line["method"], line["job_id"], line["outcome"]))

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/jobonce/jobonce/internal/auth"
@@ -94,6 +95,9 @@ func (r *callReporter) PostCall(err error, took time.Duration) {
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	if from, ok := peer.FromContext(r.ctx); ok && refused != nil {
+		attrs = append(attrs, slog.String("from", from.Addr.String()))
 	}
 	if cause := errors.Unwrap(err); cause != nil && (serverFault(code) || p != nil && p.ours()) {
 		attrs = append(attrs, slog.String("cause", cause.Error()))

@@ -27,7 +27,9 @@ func TestInside(t *testing.T) {
 	testenv.Must(t, err)
 	_, sum := auth.NewToken()
 	callers := authority(t, auth.Config{}, "- {name: a, token_sha256: "+sum+", allow: [record]}")
-	r := start(t, Config{Callers: callers, Certificates: certificates}, new(memoryJobs))
+	r := start(t, Config{Callers: callers, Certificates: certificates, MaxConnections: 1}, new(memoryJobs))
+	other, err := r.server.Connect(t.Context(), Peer{Addr: "127.0.0.1:1"}) // They were counted where they came in.
+	testenv.Must(t, err)
 	conn, err := grpc.NewClient("passthrough:///inside", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return r.server.Connect(ctx, Peer{Addr: "127.0.0.1:1"})
@@ -40,6 +42,7 @@ func TestInside(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
+	other.Close()
 	r.stop()
 	testenv.OK(t, <-r.stopped)
 	if _, err := r.server.Connect(t.Context(), Peer{}); !errors.Is(err, net.ErrClosed) {

@@ -28,7 +28,7 @@ type caller struct {
 }
 
 func (l *testLine) caller() caller {
-	return caller{l, peer.NewContext(context.Background(), &peer.Peer{Addr: newPeerConn(new(net.TCPConn), nil).RemoteAddr()})}
+	return caller{l, peer.NewContext(context.Background(), &peer.Peer{Addr: newPeerConn(context.Background(), new(net.TCPConn), nil).RemoteAddr()})}
 }
 
 // entering is a call that has come to the line.
@@ -230,7 +230,7 @@ func TestLineOfStallers(t *testing.T) {
 		var stallers sync.WaitGroup
 		for range 200 {
 			stallers.Go(func() {
-				mine := peer.NewContext(ctx, &peer.Peer{Addr: newPeerConn(new(net.TCPConn), nil).RemoteAddr()})
+				mine := peer.NewContext(ctx, &peer.Peer{Addr: newPeerConn(context.Background(), new(net.TCPConn), nil).RemoteAddr()})
 				for ctx.Err() == nil {
 					turn, err := l.line.enter(mine)
 					if err != nil {

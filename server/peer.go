@@ -27,6 +27,8 @@ type peerConn struct {
 	net.Conn
 	addr   *peerAddr
 	closed func()
+	// spoken keeps the server's stop from closing the connection.
+	spoken func() bool
 	// vouched is about the client's certificate.
 	vouched auth.Vouched
 
@@ -43,10 +45,24 @@ type peerAddr struct {
 	conn *peerConn
 }
 
-func newPeerConn(conn net.Conn, closed func()) *peerConn {
+// newPeerConn closes the connection when stopping ends and the peer has not spoken yet: grpc-go would wait until it has, or its
+// time is up, before it asks other peers to go.
+func newPeerConn(stopping context.Context, conn net.Conn, closed func()) *peerConn {
 	c := &peerConn{Conn: conn, closed: sync.OnceFunc(closed)}
 	c.addr = &peerAddr{conn.RemoteAddr(), c}
+	c.spoken = context.AfterFunc(stopping, func() {
+		defer c.closed()
+		_ = conn.Close()
+	})
 	return c
+}
+
+// SetDeadline hears that the peer has spoken: then grpc-go takes back the deadline that it has set for that.
+func (c *peerConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.spoken()
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 // RemoteAddr is the peer's address, the same for all calls of a connection and for no other.
@@ -54,6 +70,7 @@ func (c *peerConn) RemoteAddr() net.Addr { return c.addr }
 
 // Close closes the connection.
 func (c *peerConn) Close() error {
+	c.spoken()
 	defer c.closed()
 	return c.Conn.Close()
 }

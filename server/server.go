@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -181,15 +182,16 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 		defer close(dueDone)
 		s.due.run(ctx)
 	}()
-	serve := func(lis net.Listener) <-chan error {
+	serve := func(lis net.Listener, most int64) <-chan error {
 		served := make(chan error, 1)
 		go func() {
-			served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: int64(s.cfg.MaxConnections)})
+			served <- s.grpc.Serve(&loudListener{Listener: lis, log: s.log, now: time.Now, most: most, stopping: s.health.stopping})
 			cancel()
 		}()
 		return served
 	}
-	served, servedInside := serve(lis), serve(s.inside)
+	// Connections in memory have no bound here: each is that of a connection, or a listener, which has one where it comes in.
+	served, servedInside := serve(lis, int64(s.cfg.MaxConnections)), serve(s.inside, math.MaxInt64)
 
 	<-ctx.Done()
 	s.health.stop()

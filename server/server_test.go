@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -287,6 +288,25 @@ func TestStopIsBounded(t *testing.T) {
 		t.Errorf("the log says %d times that calls were cut", n)
 	}
 	s.atRest(t)
+}
+
+// TestStopLeavesTheSilent: a peer that has not spoken yet does not hold up the others, who are told to go.
+func TestStopLeavesTheSilent(t *testing.T) {
+	jobs, entered, release := held()
+	s := start(t, Config{ShutdownTimeout: time.Hour}, jobs)
+	silent, err := net.Dial("tcp", s.conn.Target())
+	testenv.Must(t, err)
+	defer silent.Close()
+	call := record(t.Context(), s, text("a", "{}")) // Its connection is accepted later.
+	<-entered
+	s.stop()
+	testenv.Must(t, silent.SetReadDeadline(time.Now().Add(connectTimeout/2)))
+	if _, err := io.ReadAll(silent); err != nil {
+		t.Errorf("the silent peer: %v", err)
+	}
+	close(release)
+	testenv.OK(t, <-call)
+	testenv.OK(t, <-s.stopped)
 }
 
 // Without the bound those peers do hold it up: the test above is about something.
