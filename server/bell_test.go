@@ -100,7 +100,7 @@ func (o *othersWork) looked() int {
 
 // waitForWork has n calls wait for jobs of each of the kinds until the context ends; found tells when one gets a job.
 func waitForWork(ctx context.Context, jobs job.Worker, n, kinds int) (found chan time.Time, all *sync.WaitGroup) {
-	s := &workService{jobs: jobs, bell: newBell(), stopping: context.Background()}
+	s := &workService{jobs: jobs, bell: newBell(), waits: &waits{most: 1 << 20, each: make(map[string]int)}, stopping: context.Background()}
 	found, all = make(chan time.Time, 1), new(sync.WaitGroup)
 	for kind := range kinds {
 		for i := range n {

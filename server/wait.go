@@ -16,16 +16,16 @@ import (
 // lookTimeout bounds one look-up for all that wait.
 const lookTimeout = 5 * time.Second
 
-// waits has the deliveries that wait for what becomes of their job. What this process changes it hears of at once; what others
-// change, and leases that lapse, by one look-up now and then for all that wait. They wait on the goroutines of their calls, and
-// hold nothing of the store meanwhile.
+// waits bounds the calls that wait, claims too, and has the deliveries that wait for what becomes of their job. What this
+// process changes it hears of at once; what others change, and leases that lapse, by one look-up now and then for all that wait.
+// They wait on the goroutines of their calls, and hold nothing of the store meanwhile.
 type waits struct {
 	jobs job.Follower
 	work job.Worker
 	log  *slog.Logger
 	// stopping ends when the server is to stop: nobody is kept waiting then.
 	stopping context.Context
-	// most is how many may wait, mostEach how many of one caller.
+	// most is how many calls may wait, mostEach how many of one caller.
 	most, mostEach int
 
 	mu    sync.Mutex
@@ -33,6 +33,8 @@ type waits struct {
 	each  map[string]int // by caller; empty where none are configured
 	byJob map[string][]*follower
 	timer *time.Timer
+	// failing is set while how the jobs stand cannot be read.
+	failing bool
 }
 
 // follower is a delivery that waits.
@@ -83,14 +85,14 @@ func (w *waits) await(ctx context.Context, d *job.Delivery, o job.Outcome, wait 
 		return o
 	}
 	defer w.leave(name, d.JobID, me)
+	if caller != nil {
+		bound, release := caller.Bound(ctx) // Who may not record any more is granted nothing, and has left as far as this goes.
+		defer release()
+		ctx = bound
+	}
 	until, cancel := context.WithTimeout(ctx, waitWithin(ctx, wait))
 	defer cancel()
 	defer context.AfterFunc(w.stopping, cancel)()
-	if caller != nil {
-		bound, release := caller.Bound(until)
-		defer release()
-		until = bound
-	}
 	for last := false; !last; {
 		select {
 		case <-me.news:
@@ -139,27 +141,45 @@ func (w *waits) giveBack(ctx context.Context, jobID string, lease job.Lease) {
 
 // enter puts a delivery among those that wait, or returns nil where there is no room for it.
 func (w *waits) enter(caller string, d *job.Delivery, work *job.Work) *follower {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.n >= w.most || caller != "" && w.each[caller] >= w.mostEach {
+	if !w.admit(caller) {
 		return nil
 	}
-	w.n++
-	w.each[caller]++
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	me := &follower{leased: d.Mode == job.ModeLeased, seen: standingOf(work), told: standingOf(work), news: make(chan struct{}, 1)}
+	first := len(w.byJob) == 0
 	w.byJob[d.JobID] = append(w.byJob[d.JobID], me)
-	if w.n == 1 {
+	if first {
 		w.timer = time.AfterFunc(w.pause(), w.look)
 	}
 	return me
 }
 
-func (w *waits) leave(caller, jobID string, me *follower) {
+// admit counts a call that is to wait, if there is room for it. dismiss must follow then.
+func (w *waits) admit(caller string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.n >= w.most || caller != "" && w.each[caller] >= w.mostEach {
+		return false
+	}
+	w.n++
+	w.each[caller]++
+	return true
+}
+
+func (w *waits) dismiss(caller string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n--
 	if w.each[caller]--; w.each[caller] == 0 {
 		delete(w.each, caller)
 	}
+}
+
+func (w *waits) leave(caller, jobID string, me *follower) {
+	w.dismiss(caller)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	all := w.byJob[jobID]
 	for i := range all {
 		if all[i] == me {
@@ -171,7 +191,7 @@ func (w *waits) leave(caller, jobID string, me *follower) {
 	if w.byJob[jobID] = all; len(all) == 0 {
 		delete(w.byJob, jobID)
 	}
-	if w.n--; w.n == 0 {
+	if len(w.byJob) == 0 {
 		w.timer.Stop()
 	}
 }
@@ -228,17 +248,18 @@ func (w *waits) look() {
 	ctx, cancel := context.WithTimeout(w.stopping, lookTimeout)
 	defer cancel()
 	found, err := w.jobs.Standings(ctx, ids)
-	if err != nil && w.stopping.Err() == nil {
-		w.log.LogAttrs(ctx, slog.LevelWarn, "deliveries wait, and how their jobs stand cannot be read", slog.Int("jobs", len(ids)), slog.Any("cause", err))
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err != nil && !w.failing && w.stopping.Err() == nil {
+		w.log.LogAttrs(ctx, slog.LevelWarn, "deliveries wait, and how their jobs stand cannot be read", slog.Int("jobs", len(ids)), slog.Any("cause", err))
+	}
+	w.failing = err != nil
 	for id, now := range found {
 		for _, one := range w.byJob[id] {
 			one.tell(now)
 		}
 	}
-	if w.n > 0 && w.stopping.Err() == nil {
+	if len(w.byJob) > 0 && w.stopping.Err() == nil {
 		w.timer.Reset(w.pause())
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/batch"
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/testenv"
@@ -284,6 +285,57 @@ func TestGrantedToNobody(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowJobs is a store that says who has got the work once the caller has left, or much later.
+type slowJobs struct{ *othersJobs }
+
+func (s slowJobs) Resume(ctx context.Context, d job.Delivery) job.Outcome {
+	o := s.othersJobs.Resume(ctx, d)
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Hour):
+	}
+	return o
+}
+
+// TestRightsEndWhileWaiting: a caller whose rights end, and the minute after, while it waits is granted nothing more.
+func TestRightsEndWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var token string
+		callers := callersOf(t, &token, "- {name: a, token_sha256: SUM, allow: [record], expires: "+time.Now().Add(time.Second).UTC().Format(time.RFC3339)+"}")
+		caller, err := callers.Who(t.Context(), auth.Shown{Authorization: []string{"Bearer " + token}})
+		testenv.Must(t, err)
+		time.Sleep(30 * time.Second)
+		jobs := &othersJobs{state: map[string]job.Standing{"j": {State: job.StateLeased, Generation: 1, Free: true}}}
+		w := newWaits(slowJobs{jobs}, 16, slog.Default(), t.Context())
+		o := w.await(auth.WithCaller(t.Context(), caller), &job.Delivery{JobID: "j", Mode: job.ModeLeased}, inProgress("j"), time.Minute)
+		if o.Verdict.Disposition != job.InProgress || len(jobs.unclaimed) != 1 || time.Now().After(caller.Expires.Add(time.Minute)) {
+			t.Errorf("at %v got %v, and %d leases were given back", time.Now(), o.Verdict.Disposition, len(jobs.unclaimed))
+		}
+	})
+}
+
+// TestFailingLooks: that how the jobs stand cannot be read is said once, until it can.
+func TestFailingLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(logBuffer)
+		jobs := &othersJobs{state: map[string]job.Standing{"j": heldOnce}}
+		w := newWaits(jobs, 16, slog.New(slog.NewJSONHandler(log, nil)), t.Context())
+		for i := range 10 {
+			time.AfterFunc(time.Duration(i)*time.Second, func() {
+				jobs.mu.Lock()
+				defer jobs.mu.Unlock()
+				if jobs.broken = nil; i%5 > 0 {
+					jobs.broken = job.ErrUnavailable
+				}
+			})
+		}
+		w.await(t.Context(), &job.Delivery{JobID: "j"}, inProgress("j"), 20*time.Second)
+		if lines := log.lines(t, "deliveries wait, and how their jobs stand cannot be read"); len(lines) != 2 || lines[0]["level"] != "WARN" {
+			t.Errorf("%d lines: %v", len(lines), lines)
+		}
+	})
 }
 
 // instances are two services in front of one store. The store's clock is moved by hand.

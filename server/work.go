@@ -63,8 +63,15 @@ func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkReq
 }
 
 // claim claims, and as long as nothing is due and the time allows waits and claims again: when work was made here, and
-// now and then for work that other instances made or that became due.
+// now and then for work that other instances made or that became due. Nobody waits where there is no room.
 func (s *workService) claim(ctx context.Context, r job.ClaimRequest, wait time.Duration) ([]job.Claimed, error) {
+	switch {
+	case wait == 0:
+	case s.waits.admit(r.Caller):
+		defer s.waits.dismiss(r.Caller)
+	default:
+		wait = 0
+	}
 	waiting, cancel := context.WithTimeout(ctx, waitWithin(ctx, wait))
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -308,4 +309,36 @@ func completeOf(w joboncev1.WorkServiceClient, req *joboncev1.CompleteWorkReques
 
 func releaseOf(w joboncev1.WorkServiceClient, req *joboncev1.ReleaseWorkRequest) func(context.Context) error {
 	return func(ctx context.Context) error { _, err := w.ReleaseWork(ctx, req); return err }
+}
+
+// TestWaitingClaims: claims that wait take half of the calls at most, and of one caller a quarter; more are answered at once.
+func TestWaitingClaims(t *testing.T) {
+	var token string
+	entry := "- {name: a, token_sha256: SUM, allow: [work]}\n- {name: b, token_sha256: SUM, allow: [work]}"
+	for name, c := range map[string]struct {
+		cfg  Config
+		most int
+	}{"anybody": {Config{MaxCalls: 8}, 4}, "one caller": {Config{MaxCalls: 8, Callers: callersOf(t, &token, entry)}, 2}} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, c.cfg, idleJobs{new(memoryJobs)})
+			ctx, cancel := context.WithCancel(as(t.Context(), token))
+			defer cancel()
+			claim := func() error {
+				_, err := s.work().ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: minute(), Wait: durationpb.New(time.Minute)})
+				return err
+			}
+			var waiting sync.WaitGroup
+			for range c.most {
+				waiting.Go(func() { _ = claim() })
+			}
+			untilWaiting(s, c.most)
+			began := time.Now()
+			if err := claim(); err != nil || time.Since(began) > 30*time.Second {
+				t.Errorf("one more got %v after %v", err, time.Since(began))
+			}
+			cancel()
+			waiting.Wait()
+			untilWaiting(s, 0)
+		})
+	}
 }
