@@ -131,7 +131,7 @@ func onSocket(t *testing.T, socket, path string) []byte {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
-	resp, err := client.Get("http://ops" + path)
+	resp, err := client.Get("http://localhost" + path)
 	must(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

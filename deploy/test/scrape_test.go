@@ -34,6 +34,7 @@ type commands struct {
 	t        *testing.T
 	sockets  []string // of their ops listeners
 	serve    string
+	http     string // the socket of its HTTP door
 	webhook  string
 	provider *httptest.Server
 	acts     int
@@ -67,7 +68,8 @@ poll:
 		c.sockets = append(c.sockets, socket)
 		return start(t, env, append([]string{binary(t), args[0], "--ops-listen", "unix:" + socket}, args[1:]...)...).address()
 	}
-	c.serve = start([]string{"MONGODB_URI=" + uri}, "serve", "--listen", "127.0.0.1:0", "--mongodb-database", fmt.Sprintf("deploy_%d", time.Now().UnixNano()))
+	c.http = filepath.Join(dir, "http")
+	c.serve = start([]string{"MONGODB_URI=" + uri}, "serve", "--listen", "127.0.0.1:0", "--http-listen", "unix:"+c.http, "--mongodb-database", fmt.Sprintf("deploy_%d", time.Now().UnixNano()))
 	start(nil, "serve", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"), "--tls-cert", cert, "--tls-key", key, "--auth-file", auth)
 	c.webhook = start([]string{"SHOP_SECRET=secret"}, "webhook", "--listen", "127.0.0.1:0", "--config", file, "--server", c.serve)
 	start(nil, "poll", "--config", file, "--server", c.serve, "--idle", "100ms")
@@ -83,6 +85,7 @@ func (c *commands) act() {
 	c.post("/shop", hook, "secret", http.StatusOK)
 	c.post("/shop", hook, "another", http.StatusUnauthorized)
 	c.post("/nowhere", hook, "secret", http.StatusNotFound)
+	onSocket(c.t, c.http, "/v1/jobs?job_id=shop:"+hook)
 	run(c.t, nil, binary(c.t), "expect", polled, "--server", c.serve, "--status-url", c.provider.URL+"/"+polled, "--overdue-after", "0s")
 	done := fmt.Sprintf(`jobonce_worker_jobs_total{outcome="done"} %d`, 2*c.acts) // the webhook's job, and the polled one
 	for end := time.Now().Add(time.Minute); !slices.ContainsFunc(c.sockets, func(socket string) bool {
