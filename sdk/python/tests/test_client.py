@@ -151,6 +151,37 @@ class Given(unittest.TestCase):
         self.assertIn(error.code, (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED))
         self.assertTrue(error.request_id)
 
+    def test_closing_ends_calls_that_wait_for_another_attempt(self) -> None:
+        raised: list[jobonce.JobOnceError] = []
+        client = jobonce.Client("127.0.0.1:1", timeout=100.0, retry=jobonce.Retry(base_delay=60.0, max_delay=60.0))
+
+        def call() -> None:
+            try:
+                client.get("j")
+            except jobonce.JobOnceError as error:
+                raised.append(error)
+
+        calling = threading.Thread(target=call, daemon=True)
+        calling.start()
+        time.sleep(0.2)  # Most likely it waits then.
+        client.close()
+        calling.join(20)
+        self.assertEqual(len(raised), 1)
+
+    def test_closing_ends_calls_that_wait_for_another_attempt_with_asyncio(self) -> None:
+        async def call() -> None:
+            client = jobonce.aio.Client("127.0.0.1:1", timeout=100.0, retry=jobonce.Retry(base_delay=60.0, max_delay=60.0))
+            calling = asyncio.create_task(client.get("j"))
+            await asyncio.sleep(0.2)
+            await client.close()
+            with self.assertRaises(jobonce.JobOnceError):
+                await asyncio.wait_for(calling, 20)
+
+        asyncio.run(call())
+
+    def test_a_key_is_not_shown(self) -> None:
+        self.assertNotIn("private", repr(jobonce.TLS(key=b"private")))
+
     def test_a_closed_client(self) -> None:
         client = jobonce.Client("127.0.0.1:1")
         client.close()

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ class TLS:
     """The certificates of the authorities that are trusted, instead of the system's."""
     cert: bytes | None = None
     """The client's certificate, with `key`."""
-    key: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

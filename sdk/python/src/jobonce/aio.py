@@ -59,7 +59,7 @@ class Client:
         )
         self.timeout = timeout
         self._retry = retry
-        self._closed = False
+        self._closing = asyncio.Event()
         self._channel: grpc.aio.Channel = (
             grpc.aio.insecure_channel(s.target.name, s.options, s.compression)
             if s.credentials is None
@@ -81,8 +81,12 @@ class Client:
 
     async def close(self) -> None:
         """Ends the calls that still run, and closes the connection."""
-        self._closed = True
+        self._closing.set()
         await self._channel.close()
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing.is_set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,7 +220,10 @@ class Client:
                 error = closed_error(request_id)
             if self._closed:
                 raise attempts.given_up(error)
-            await asyncio.sleep(attempts.failed(error))
+            try:
+                await asyncio.wait_for(self._closing.wait(), attempts.failed(error))
+            except TimeoutError:
+                pass
 
 
 class Work:

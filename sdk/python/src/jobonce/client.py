@@ -32,9 +32,9 @@ Call = Any
 class Scope:
     """A number of calls, one after the other, that somebody else may end."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: threading.Event | None = None) -> None:
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._ended = ended or threading.Event()
         self._call: grpc.Future[Any] | None = None
 
     def cancel(self) -> None:
@@ -101,7 +101,7 @@ class Client:
         )
         self.timeout = timeout
         self._retry = retry
-        self._closed = False
+        self._closing = threading.Event()
         self._process = os.getpid()
         s = self._settings
         self._channel: grpc.Channel = (
@@ -125,8 +125,12 @@ class Client:
 
     def close(self) -> None:
         """Ends the calls that still run, and closes the connection."""
-        self._closed = True
+        self._closing.set()
         self._channel.close()
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing.is_set()
 
     def __enter__(self) -> Self:
         return self
@@ -246,7 +250,7 @@ class Client:
         """
         if os.getpid() != self._process:
             raise RuntimeError("the process was forked after this client was made, and gRPC does not outlive that: make one in each process")
-        scope = scope or Scope()
+        scope = scope or Scope(self._closing)
         attempts = Attempts(self._retry, self._settings.target.single, self.timeout if timeout is None else timeout, wait)
         request_id = str(getattr(request, "request_id", ""))
         while True:
