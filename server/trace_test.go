@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"regexp"
+	"strings"
 	"testing"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
@@ -88,5 +90,33 @@ func BenchmarkTraceOff(b *testing.B) {
 	ctx := metadata.NewIncomingContext(context.Background(), metadata.Pairs("user-agent", "x", ":authority", "y", "content-type", "z"))
 	for b.Loop() {
 		traceOf(ctx)
+	}
+}
+
+// TestHostileTraceContext: whatever a caller says of its trace, what is kept of it is well-formed, or nothing.
+func TestHostileTraceContext(t *testing.T) {
+	wellFormed := regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-01$`)
+	for _, tc := range []struct {
+		values []string
+		kept   bool
+	}{
+		{[]string{callTrace}, true},
+		{[]string{"01" + callTrace[2:] + "-what-is-still-to-come"}, true}, // a later version of the standard
+		{[]string{"ff" + callTrace[2:]}, false},
+		{[]string{"00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01"}, false},
+		{[]string{"00-" + callTraceID + "-" + strings.Repeat("0", 16) + "-01"}, false},
+		{[]string{strings.ToUpper(callTrace)}, false},
+		{[]string{callTrace, callTrace}, false},
+		{[]string{callTrace + "\x00"}, false},
+		{[]string{strings.Repeat("0", 1<<16)}, false},
+		{[]string{callTrace + strings.Repeat("-01", 1<<14)}, false},
+		{[]string{""}, false},
+	} {
+		ctx := metadata.NewIncomingContext(context.Background(), metadata.MD{
+			"traceparent": tc.values, "tracestate": {strings.Repeat("a=b,", 1<<14)},
+		})
+		if got := traceOf(ctx); (got != "") != tc.kept || got != "" && !wellFormed.MatchString(got) {
+			t.Errorf("%.80q: kept %q", tc.values, got)
+		}
 	}
 }
