@@ -1,6 +1,9 @@
 package httpdoor
 
 import (
+	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jobonce/jobonce/internal/auth"
+	"github.com/jobonce/jobonce/internal/sqlitestore"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/embedded"
+	"github.com/jobonce/jobonce/server"
 )
 
 // raw sends the head of a request, and what there is of its body, and returns all that comes back until the connection ends.
@@ -165,6 +172,60 @@ func TestHangUp(t *testing.T) {
 		case <-ended:
 		case <-time.After(10 * time.Second):
 			t.Fatalf("%s: the call goes on", c.encoding)
+		}
+	}
+}
+
+// TestForgottenAuthority: the body of a peer is not read whose certificate was made by an authority that is one no longer.
+func TestForgottenAuthority(t *testing.T) {
+	ca, dir, log := testenv.NewCA(t, "all"), t.TempDir(), new(testenv.Tail)
+	pair := ca.Issue("a.example.org")
+	files := auth.CertificateFiles{
+		Cert: testenv.WriteFile(t, dir, "cert", pair.Cert), Key: testenv.WriteFile(t, dir, "key", pair.Key), ClientCA: testenv.WriteFile(t, dir, "clients", ca.PEM),
+	}
+	certificates, err := auth.LoadCertificates(files, slog.New(slog.NewTextHandler(log, nil)))
+	testenv.Must(t, err)
+	callers, err := auth.Open(auth.Config{Certificates: true, Logger: testenv.Logger(t),
+		File: testenv.WriteFile(t, dir, "auth", []byte("callers:\n- {name: a, certificate: a.example.org, allow: [record]}\n...\n"))})
+	testenv.Must(t, err)
+	srv, err := net.Listen("tcp", "127.0.0.1:0")
+	testenv.Must(t, err)
+	service := embedded.Start(t, srv, server.Config{Logger: slog.New(slog.DiscardHandler), Callers: callers, Certificates: certificates},
+		sqlitestore.Options{MaxAttempts: 10, Logger: testenv.Logger(t)})
+	w := start(t, Config{Callers: callers, Certificates: certificates, Connect: func(ctx context.Context, addr string, secured *tls.ConnectionState) (net.Conn, error) {
+		return service.Connect(ctx, server.Peer{Addr: addr, TLS: secured})
+	}})
+	conn, err := tls.Dial("tcp", w.address, &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{pair.TLS(t)}})
+	testenv.Must(t, err)
+	defer conn.Close()
+	testenv.Must(t, conn.SetDeadline(time.Now().Add(bodyTime/2)))
+	answers := bufio.NewReader(conn)
+	const head = "POST /v1/jobs:record HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n"
+	for _, want := range []int{http.StatusContinue, http.StatusOK, http.StatusUnauthorized} {
+		switch want {
+		case http.StatusContinue:
+			_, err = io.WriteString(conn, head)
+		case http.StatusOK:
+			_, err = io.WriteString(conn, `{"job_id":"j"}`)
+		case http.StatusUnauthorized:
+			testenv.WriteFile(t, dir, "clients", testenv.NewCA(t, "other").PEM)
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); certificates.Run(ctx) }()
+			for !strings.Contains(log.String(), "in force") {
+				time.Sleep(10 * time.Millisecond)
+			}
+			stop()
+			<-done
+			_, err = io.WriteString(conn, head)
+		}
+		testenv.Must(t, err)
+		resp, err := http.ReadResponse(answers, nil)
+		testenv.Must(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		testenv.Must(t, err)
+		if resp.StatusCode != want {
+			t.Fatalf("got %s, want %d", resp.Status, want)
 		}
 	}
 }

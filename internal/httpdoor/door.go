@@ -6,7 +6,6 @@ package httpdoor
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -192,16 +191,15 @@ func (d *Door) stranger(r *http.Request) error {
 	if d.cfg.Callers == nil {
 		return nil
 	}
-	shown := auth.Shown{Authorization: r.Header.Values("Authorization"), Certificate: certificate(r.TLS)}
+	shown := auth.Shown{Authorization: r.Header.Values("Authorization")}
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		if err := d.cfg.Certificates.Vouch(&peerOf(r.Context()).vouched, r.TLS.PeerCertificates); err != nil {
+			return err
+		}
+		shown.Certificate = r.TLS.PeerCertificates[0]
+	}
 	_, err := d.cfg.Callers.Who(r.Context(), shown)
 	return err
-}
-
-func certificate(secured *tls.ConnectionState) *x509.Certificate {
-	if secured == nil || len(secured.PeerCertificates) == 0 {
-		return nil
-	}
-	return secured.PeerCertificates[0]
 }
 
 // Run serves on the listener and closes it. When ctx ends it takes no new requests, lets those under way finish within

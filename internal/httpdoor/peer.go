@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/jobonce/jobonce/internal/auth"
 )
 
 const (
@@ -39,6 +41,8 @@ type peer struct {
 	cfg   *Config
 	addr  string
 	began time.Time
+	// vouched is about the client's certificate.
+	vouched auth.Vouched
 	// refusals counts the requests in a row that were refused for their caller's sake.
 	refusals atomic.Int64
 
