@@ -103,7 +103,9 @@ func TestNothingSentIsLogged(t *testing.T) {
 			t.Errorf("%s: %s: %s", name, r.Status, r.text)
 		}
 	}
-	if got := log.String(); strings.Contains(got, secret[:16]) || strings.Count(got, "HTTP request refused") != 7 || !strings.Contains(got, "from=127.0.0.1:") {
+	long := strings.Repeat("A", 5000)
+	w.raw(long + " /" + long + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+	if got := log.String(); len(got) > 8*1000 || strings.Contains(got, secret[:16]) || strings.Count(got, "HTTP request refused") != 8 || !strings.Contains(got, "from=127.0.0.1:") {
 		t.Errorf("the log has\n%s", got)
 	}
 }

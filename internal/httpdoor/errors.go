@@ -68,7 +68,7 @@ func (d *Door) refuse(w http.ResponseWriter, r *http.Request, bad refusal) {
 		d.cfg.Refused(reason)
 	}
 	if d.few.Allow() {
-		d.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "HTTP request refused", slog.String("method", r.Method), slog.String("path", clip(r.URL.Path)),
+		d.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "HTTP request refused", slog.String("method", clip(r.Method)), slog.String("path", clip(r.URL.Path)),
 			slog.Int("status", bad.status), slog.String("reason", reason), slog.String("error", bad.message), slog.String("from", r.RemoteAddr))
 	}
 	peerOf(r.Context()).ended(codeOf[bad.reason])
@@ -91,7 +91,7 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 		}[st.Code()]
 		code := st.Code()
 		if message == "" {
-			d.cfg.Logger.Error("a call over HTTP failed", "method", r.Method, "path", clip(r.URL.Path), "error", err)
+			d.cfg.Logger.Error("a call over HTTP failed", "method", clip(r.Method), "path", clip(r.URL.Path), "error", err)
 			code, message = codes.Unavailable, "the call failed"
 		}
 		details := about(reasonUnknown)
