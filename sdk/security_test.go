@@ -103,6 +103,19 @@ async def asynchronous():
     assert False
 
 asyncio.run(asynchronous())
+
+async def with_source():
+    async def token():
+        await asyncio.sleep(0)
+        return first
+    async with jobonce.aio.Client(TARGET, tls=tls, token=token) as client:
+        try:
+            await client.get("none")
+        except jobonce.JobNotFound:
+            return
+    assert False
+
+asyncio.run(with_source())
 with jobonce.Client(TARGET, tls=tls, token_file=DIR / "token") as client:
     told(client, jobonce.JobNotFound)
     for token, expected in ("nobodys", jobonce.Unauthenticated), ("", jobonce.Unauthenticated), (pem("second").decode(), jobonce.JobNotFound):

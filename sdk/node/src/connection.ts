@@ -2,7 +2,8 @@ import { readFileSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { toBinary, fromBinary, type DescMethodUnary, type DescMessage, type MessageShape } from '@bufbuild/protobuf'
 import * as grpc from '@grpc/grpc-js'
-import { fromServiceError, JobOnceError } from './errors.js'
+import { changed, fromServiceError, JobOnceError } from './errors.js'
+import { sleep } from './values.js'
 
 /** PEM texts. What is absent is the system's, or none. */
 export interface TLSOptions {
@@ -121,7 +122,7 @@ export class Connection {
   ): Promise<MessageShape<O>> {
     const metadata = new grpc.Metadata()
     const end = performance.now() + timeoutMs
-    if (this.#token !== undefined) metadata.set('authorization', `Bearer ${await this.#ask(this.#token)}`)
+    if (this.#token !== undefined) metadata.set('authorization', `Bearer ${await within(timeoutMs, signal, this.#ask(this.#token))}`)
     if (signal.aborted) throw new JobOnceError('CANCELLED: the call was given up before it was sent', { code: grpc.status.CANCELLED })
     return await new Promise((resolve, reject) => {
       const deadline = new Date(Date.now() + Math.max(0, end - performance.now()))
@@ -133,8 +134,14 @@ export class Connection {
         request, metadata, { deadline },
         (error, response) => {
           signal.removeEventListener('abort', cancel)
-          if (error !== null) reject(fromServiceError(error))
-          else resolve(response as MessageShape<O>)
+          if (error === null) {
+            resolve(response as MessageShape<O>)
+            return
+          }
+          // gRPC names the peer as soon as the call is given to a connection. Without one nothing can have been sent.
+          const sent = call.getPeer() !== this.#client.getChannel().getTarget()
+          const failure = fromServiceError(error)
+          reject(sent ? failure : changed(failure, { outcomeUnknown: false }))
         })
       signal.addEventListener('abort', cancel, { once: true })
     })
@@ -150,6 +157,22 @@ export class Connection {
       problem = error
     }
     throw new JobOnceError('UNAUTHENTICATED: there is no token to send', { code: grpc.status.UNAUTHENTICATED, cause: problem })
+  }
+}
+
+/** Waits for a token no longer than the call may take: without that a source that hangs keeps a lease from being renewed, and its work from hearing. */
+async function within (timeoutMs: number, signal: AbortSignal, token: Promise<string>): Promise<string> {
+  const over = new AbortController()
+  const end = (): void => { over.abort() }
+  signal.addEventListener('abort', end, { once: true })
+  try {
+    const late = sleep(timeoutMs, over.signal).then(() => {
+      throw new JobOnceError('DEADLINE_EXCEEDED: no token came in time', { code: grpc.status.DEADLINE_EXCEEDED })
+    })
+    return await Promise.race([token, late])
+  } finally {
+    signal.removeEventListener('abort', end)
+    end()
   }
 }
 

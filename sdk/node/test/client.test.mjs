@@ -195,6 +195,17 @@ test('nobody there', async () => {
   assert.equal(error.reason, '')
   assert.ok(error.code === status.UNAVAILABLE || error.code === status.DEADLINE_EXCEEDED)
   assert.notEqual(error.requestId, '')
+  assert.equal(error.outcomeUnknown, false) // nothing was sent
+  client.close()
+})
+
+test('a source of tokens that hangs takes no longer than the call', async () => {
+  const client = new Client('127.0.0.1:1', { token: () => new Promise(() => {}) })
+  await assert.rejects(client.get('j', { timeoutMs: 50 }), { code: status.DEADLINE_EXCEEDED, outcomeUnknown: false })
+  const stop = new AbortController()
+  const call = client.get('j', { signal: stop.signal })
+  stop.abort()
+  await assert.rejects(call, { name: 'AbortError' })
   client.close()
 })
 

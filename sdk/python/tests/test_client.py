@@ -63,6 +63,19 @@ class Given(unittest.TestCase):
                 client.record(job_id="j")
         self.assertTrue(raised.exception.outcome_unknown and raised.exception.request_id)
 
+    def test_a_source_of_tokens_that_hangs_takes_no_longer_than_the_call(self) -> None:
+        async def hangs() -> str:
+            await asyncio.sleep(60)
+            return ""
+
+        async def call() -> None:
+            async with jobonce.aio.Client("127.0.0.1:1", token=hangs) as client:
+                with self.assertRaises(jobonce.JobOnceError) as raised:
+                    await asyncio.wait_for(client.get("j", timeout=0.05), 20)
+            self.assertEqual(raised.exception.code, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+        asyncio.run(call())
+
     def test_retries(self) -> None:
         for retry in {"max_attempts": 0}, {"base_delay": 0.0}, {"base_delay": 3.0}, {"max_delay": float("inf")}, {"base_delay": float("nan")}:
             with self.subTest(retry), self.assertRaises(ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
 import json
 import math
@@ -143,7 +144,7 @@ class Settings:
     target: Target
     credentials: grpc.ChannelCredentials | None
     """None: plaintext."""
-    token: Callable[[], str] | None
+    token: Callable[[], Any] | None
     options: list[tuple[str, Any]]
     compression: grpc.Compression | None
 
@@ -155,9 +156,25 @@ class Settings:
             token = self.token()
         except Exception as error:
             raise _unsent("there is no token to send", request_id) from error
-        if not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise _unsent("the token is empty, or holds a space, a line break or another character that a header cannot carry", request_id)
-        return [("authorization", f"Bearer {token}")]
+        return _bearer(token, request_id)
+
+    async def metadata_async(self, request_id: str) -> list[tuple[str, str]]:
+        """As metadata, with a source that may be a coroutine function."""
+        if self.token is None:
+            return []
+        try:
+            token: Any = self.token()
+            if inspect.isawaitable(token):
+                token = await token
+        except Exception as error:
+            raise _unsent("there is no token to send", request_id) from error
+        return _bearer(token, request_id)
+
+
+def _bearer(token: str, request_id: str) -> list[tuple[str, str]]:
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise _unsent("the token is empty, or holds a space, a line break or another character that a header cannot carry", request_id)
+    return [("authorization", f"Bearer {token}")]
 
 
 def _unsent(message: str, request_id: str) -> Unauthenticated:
@@ -168,7 +185,7 @@ def settings(
     target: str,
     *,
     tls: bool | TLS | None,
-    token: str | Callable[[], str] | None,
+    token: str | Callable[[], Any] | None,
     token_file: str | Path | None,
     token_over_plaintext: bool,
     compression: grpc.Compression | None,
@@ -179,7 +196,7 @@ def settings(
     plaintext = parsed.loopback if tls is None else tls is False
     if token is not None and token_file is not None:
         raise ValueError("token and token_file exclude each other")
-    source: Callable[[], str] | None = None
+    source: Callable[[], Any] | None = None
     if token_file is not None:
         source = TokenFile(token_file)
     elif callable(token):

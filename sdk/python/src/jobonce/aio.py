@@ -32,7 +32,7 @@ _Error = TypeVar("_Error", bound=Exception)
 class Client:
     """Calls one JobOnce service. Make one in a running event loop and share it.
 
-    The arguments are those of `jobonce.Client`. A call ends with the task that makes it.
+    The arguments are those of `jobonce.Client`; a source of tokens may be a coroutine function. A call ends with the task that makes it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Client:
         target: str,
         *,
         tls: bool | TLS | None = None,
-        token: str | Callable[[], str] | None = None,
+        token: str | Callable[[], str | Awaitable[str]] | None = None,
         token_file: str | Path | None = None,
         token_over_plaintext: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
@@ -202,10 +202,14 @@ class Client:
             may_take = attempts.begin()
             error: JobOnceError
             try:
-                metadata = self._settings.metadata(request_id)
+                async with asyncio.timeout(may_take):
+                    metadata = await self._settings.metadata_async(request_id)
                 return await method(request, timeout=may_take, metadata=metadata), attempts.sent
             except Unauthenticated as unsent:
                 error = unsent
+            except TimeoutError:
+                message = "DEADLINE_EXCEEDED: no token came in time"
+                error = JobOnceError(message, code=grpc.StatusCode.DEADLINE_EXCEEDED, request_id=request_id)
             except grpc.aio.AioRpcError as failure:
                 error = read_error(failure.code(), failure.details(), failure.trailing_metadata(), request_id)
             except grpc.aio.UsageError:

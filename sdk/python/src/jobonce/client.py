@@ -71,7 +71,7 @@ class Client:
     dns:///jobonce.internal:443. Calls are spread over all addresses. The connection is in plaintext when the target is of this
     machine (a loopback address, localhost, a Unix socket), and TLS otherwise; tls says it explicitly.
 
-    A token is sent with every call; a function is asked at every attempt. A token file is read again when it is older in memory than a
+    A token is sent with every call; a function is asked at every attempt, and must not take long. A token file is read again when it is older in memory than a
     second. Both are refused on a plaintext connection to another machine, unless token_over_plaintext allows it.
 
     timeout bounds a call, its retries included, in seconds. options are gRPC's, and beat this package's own.

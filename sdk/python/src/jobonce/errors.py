@@ -47,7 +47,8 @@ class JobOnceError(Exception):
         """The request id of the delivery or claim that failed. Whoever makes the call again passes it, and gets the answer
         that was lost if there was one. Empty for other calls."""
         self.outcome_unknown = outcome_unknown
-        """True when an attempt of the call may have been written. When false, none was."""
+        """True when an attempt of the call may have been written. When false, none was. It is true of every connection that failed, since
+        gRPC for Python does not tell whether the call was sent."""
 
     def _retryable(self) -> bool:
         """Tells whether the same call, with the same request id, may succeed later."""
