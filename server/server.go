@@ -198,7 +198,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	s.stop()
 	<-healthDone
 	<-dueDone
-	_ = <-servedInside // Its listener does not fail.
+	<-servedInside // Its listener does not fail.
 	// A server that is stopped before it serves says so with ErrServerStopped.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("server: serve on %v: %w", lis.Addr(), err)

@@ -234,6 +234,6 @@ func (d *Door) Run(ctx context.Context, lis net.Listener) error {
 		d.cfg.Logger.Warn("HTTP requests are still under way and are cut", "after", d.cfg.ShutdownTimeout)
 		_ = srv.Close()
 	}
-	_ = <-served // which says that it was stopped
+	<-served // which says that it was stopped
 	return nil
 }

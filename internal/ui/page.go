@@ -183,6 +183,6 @@ func (p *Page) Run(ctx context.Context, lis net.Listener) error {
 		p.cfg.Logger.Warn("requests of the page are still under way and are cut", "after", p.cfg.ShutdownTimeout)
 		_ = srv.Close()
 	}
-	_ = <-served // which says that it was stopped
+	<-served // which says that it was stopped
 	return nil
 }
