@@ -161,10 +161,10 @@ func jobRow(j *joboncev1.Job) []string {
 	w := j.GetWork()
 	var notes []string
 	if n := j.GetConflicts(); n > 0 {
-		notes = append(notes, fmt.Sprintf("%d conflicts", n))
+		notes = append(notes, counted(int(n), "conflict"))
 	}
 	if n := w.GetRequeues(); n > 0 {
-		notes = append(notes, fmt.Sprintf("requeued %d times", n))
+		notes = append(notes, "requeued "+counted(int(n), "time"))
 	}
 	if j.GetPayloadDroppedTime() != nil {
 		notes = append(notes, "payload dropped")

@@ -118,7 +118,7 @@ func runPoll(ctx context.Context, cfg *pollConfig, hosts []poll.Host, conn *conn
 		return err
 	}
 	defer func() { err = errors.Join(err, endOps()) }()
-	if _, err := fmt.Fprintf(stdout, "jobonce polls %d hosts\n", len(hosts)); err != nil {
+	if _, err := fmt.Fprintf(stdout, "jobonce polls %s\n", counted(len(hosts), "host")); err != nil {
 		logger.Warn("the line that says that the command is ready could not be written; it goes on without", "error", err)
 	}
 	poller.Run(ctx)

@@ -44,7 +44,7 @@ var allowed = map[string][]string{
 	"internal/mongostore":  {"internal/job", "internal/payload"},
 	"internal/payload":     {},
 	"internal/runner":      {"client", "gen/jobonce/v1"},
-	"internal/poll":        {"client", "gen/jobonce/v1", "internal/config", "internal/expr"},
+	"internal/poll":        {"client", "client/webhook", "gen/jobonce/v1", "internal/config", "internal/expr"},
 	"internal/retention":   {"internal/job"},
 	"internal/sqlitestore": {"internal/job"},
 	"internal/telemetry":   {"gen/jobonce/v1", "internal/job"},

@@ -3,21 +3,23 @@
 package poll
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/time/rate"
 
+	"github.com/jobonce/jobonce/client/webhook"
 	"github.com/jobonce/jobonce/internal/config"
 	"github.com/jobonce/jobonce/internal/expr"
 )
@@ -73,23 +75,19 @@ func (h *Host) wrong(key string, err error) error {
 	return fmt.Errorf("%s: %s of %s: %w", h.at, key, name, err)
 }
 
-// language is what expressions can read of an answer: its body as JSON and as text, its status code and its headers.
+// language is what expressions can read of an answer: its body as JSON and as text, its status code and its headers. Numbers are read
+// as those of a webhook are, so that both give the same event and status.
 var language = expr.New(expr.Language{
 	Values: []string{"body", "code"}, Texts: []string{"text"}, Maps: []string{"header"},
-	JSON: func(s string) (v any, err error) { return decode([]byte(s)) },
+	JSON: func(s string) (any, error) { return webhook.DecodeJSON([]byte(s)) },
 })
-
-func decode(b []byte) (v any, err error) {
-	if err := json.Unmarshal(b, &v); err != nil {
-		return nil, errors.New("the text is no JSON")
-	}
-	return v, nil
-}
 
 // host is a host made ready.
 type host struct {
 	Host
-	limit               *rate.Limiter
+	limit *rate.Limiter
+	// quietUntil is until when it is not to be asked, in milliseconds since 1970.
+	quietUntil          atomic.Int64
 	over, event, status *expr.Program
 }
 
@@ -101,8 +99,8 @@ func (h Host) compile() (*host, error) {
 	if name, standard := strings.CutSuffix(h.Name, ":443"); standard {
 		return nil, h.wrong("host", fmt.Errorf("must be without the port of its scheme: %s", name))
 	}
-	if h.Rate < 0 {
-		return nil, h.wrong("rate", errors.New("must be above zero"))
+	if !(h.Rate >= 0) || math.IsInf(h.Rate, 1) { // not a number, for example
+		return nil, h.wrong("rate", errors.New("must be a number above zero"))
 	}
 	if h.Rate == 0 {
 		h.Rate = 1

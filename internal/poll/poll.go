@@ -2,25 +2,33 @@ package poll
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/jobonce/jobonce/client"
+	"github.com/jobonce/jobonce/client/webhook"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/expr"
 )
 
-// maxAnswer bounds an answer, in bytes: what the service takes as a payload by default.
-const maxAnswer = 1 << 20
+const (
+	// maxAnswer bounds an answer, in bytes: what the service takes as a payload by default.
+	maxAnswer = 1 << 20
+	// maxQuiet is how long a host is left alone at most that has answered with 429.
+	maxQuiet = 5 * time.Minute
+)
 
 // Asker asks providers how jobs stand. Its method Poll is a [client.PollFunc].
 type Asker struct {
@@ -63,6 +71,9 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 		a.metrics.asked(otherHosts, outcomeRefused)
 		return client.Polled{}, fmt.Errorf("the host %.100q is not one that may be polled; list it under hosts", nameOf(u))
 	}
+	if wait := time.UnixMilli(h.quietUntil.Load()).Sub(a.now()); wait > 0 {
+		return client.Polled{After: wait}, fmt.Errorf("%s was not asked, since it has answered with 429 a moment ago", h.Name)
+	}
 	polled, err := a.ask(ctx, h, u)
 	switch {
 	case err != nil:
@@ -97,10 +108,13 @@ func (a *Asker) ask(ctx context.Context, h *host, u *url.URL) (client.Polled, er
 	}
 	resp, err := trip.RoundTrip(req) // which follows no redirect
 	if err != nil {
-		return client.Polled{}, fmt.Errorf("%s: %w", h.Name, withoutURL(err))
+		return client.Polled{}, fmt.Errorf("%s: %w", h.Name, problem(err))
 	}
 	defer resp.Body.Close()
 	after := retryAfter(resp.Header.Get("Retry-After"), a.now())
+	if resp.StatusCode == http.StatusTooManyRequests { // which is said of all that we ask
+		h.quietUntil.Store(a.now().Add(min(after, maxQuiet)).UnixMilli())
+	}
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
 		return client.Polled{After: after}, fmt.Errorf("%s answers with a redirect (%d), which is not followed", h.Name, resp.StatusCode)
@@ -123,7 +137,7 @@ func (h *host) read(ctx context.Context, resp *http.Response, body []byte) (*job
 	vars := expr.Variables(func(name string) (any, error) {
 		switch name {
 		case "body":
-			return decode(body)
+			return webhook.DecodeJSON(body)
 		case "text":
 			return string(body), nil
 		case "code":
@@ -165,29 +179,34 @@ func (h *host) read(ctx context.Context, resp *http.Response, body []byte) (*job
 	return d, nil
 }
 
-// contentType is what the service takes of a media type.
+// contentType is the media type of an answer as far as the service takes it: another one must not keep a job from being recorded.
 func contentType(s string) string {
-	if len(s) > 128 || !utf8.ValidString(s) {
+	if len(s) > 128 || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
 		return ""
 	}
 	return s
 }
 
-// withoutURL is what went wrong with a request, without its URL.
-func withoutURL(err error) error {
-	var ue *url.Error
-	if errors.As(err, &ue) {
-		return ue.Err
-	}
-	if errors.Is(err, errInner) { // within what net says of the address
+// problem is what went wrong with a request, without the URL, and without anything that the provider has sent.
+func problem(err error) error {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, errInner): // within what net says of the address
 		return errInner
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.Canceled):
+		return errors.New("there was no answer in time")
 	}
-	return err
+	for _, known := range []any{new(*net.DNSError), new(*net.OpError), new(*tls.CertificateVerificationError)} {
+		if errors.As(err, known) {
+			return err
+		}
+	}
+	return errors.New("the connection ended without an answer in HTTP")
 }
 
 // retryAfter is what a header Retry-After asks for: seconds, or a date (RFC 9110, section 10.2.3). 0 when it asks for nothing.
 func retryAfter(value string, now time.Time) time.Duration {
-	if n, err := strconv.ParseUint(value, 10, 32); err == nil {
+	if n, err := strconv.ParseUint(value, 10, 32); err == nil || errors.Is(err, strconv.ErrRange) { // then n is the largest
 		return time.Duration(n) * time.Second
 	}
 	if t, err := http.ParseTime(value); err == nil && t.After(now) {

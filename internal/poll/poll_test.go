@@ -1,6 +1,8 @@
 package poll
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -62,12 +64,12 @@ type provider struct {
 
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.requests = append(p.requests, r)
 	answer := p.answers[0]
 	if len(p.answers) > 1 {
 		p.answers = p.answers[1:]
 	}
+	p.mu.Unlock()
 	answer(w)
 }
 
@@ -104,6 +106,7 @@ func TestRunningRunningDone(t *testing.T) {
 		after time.Duration
 		err   string
 	}{{0, ""}, {7 * time.Second, "answers with 429"}, {0, "answers with 503"}, {0, "over of"}} {
+		a.now = func() time.Time { return time.Now().Add(time.Duration(i) * time.Minute) } // what it has asked for has passed
 		d, after, err := a.about(url)
 		if d != nil || after != want.after || (err == nil) != (want.err == "") || err != nil && !strings.Contains(err.Error(), want.err) {
 			t.Errorf("%d: %v, %v, %v; want %+v", i, d, after, err, want)
@@ -133,6 +136,107 @@ func TestRunningRunningDone(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(a.metrics.recovers.WithLabelValues(name)); got != 1 {
 		t.Errorf("%v jobs recovered", got)
+	}
+}
+
+// TestTooManyRequests: a 429 is said of all that we ask of a host, and of no other host.
+func TestTooManyRequests(t *testing.T) {
+	busy := &provider{answers: []func(http.ResponseWriter){says(429, "", "Retry-After", "60"), says(429, "", "Retry-After", "99999999999"), says(429, ""), says(200, `{"state":"running"}`)}}
+	calm := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}}
+	text := ""
+	var urls []string
+	for _, p := range []*provider{busy, calm} {
+		s := httptest.NewServer(p)
+		defer s.Close()
+		urls = append(urls, s.URL)
+		text += fmt.Sprintf("- host: %s\n  allow_private: true\n  %s", strings.TrimPrefix(s.URL, "http://"), over)
+	}
+	a := asker(t, text)
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	for i, c := range []struct {
+		passes time.Duration
+		asked  int
+		after  time.Duration
+	}{
+		{0, 1, time.Minute}, {10 * time.Second, 1, 50 * time.Second}, {50 * time.Second, 2, (1<<32 - 1) * time.Second}, {4 * time.Minute, 2, time.Minute},
+		{time.Minute, 3, 0}, {0, 4, 0}, // one that asks for no time is left alone for none
+	} {
+		now = now.Add(c.passes)
+		if _, after, _ := a.about(urls[0] + "/jobs/" + fmt.Sprint(i)); len(busy.requests) != c.asked || after.Round(time.Second) != c.after {
+			t.Errorf("%d: asked %d times, and again after %v; want %+v", i, len(busy.requests), after, c)
+		}
+		if _, _, err := a.about(urls[1]); err != nil || len(calm.requests) != i+1 {
+			t.Errorf("another host: %v", err)
+		}
+	}
+}
+
+// TestOddAnswers: what an answer may be is bounded, nothing of it is in an error, and what is odd about it keeps no job from being recorded.
+func TestOddAnswers(t *testing.T) {
+	large := `{"state":"done","status":"` + strings.Repeat("x", maxAnswer) + `"}`
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write([]byte(large))
+	testenv.Must(t, err)
+	testenv.Must(t, z.Close())
+	raw := func(answer string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			conn, _, err := w.(http.Hijacker).Hijack()
+			testenv.OK(t, err)
+			_, _ = conn.Write([]byte(answer))
+			conn.Close()
+		}
+	}
+	p := &provider{}
+	s := httptest.NewServer(p)
+	defer s.Close()
+	stalls := make(chan struct{})
+	defer close(stalls)
+	a := asker(t, fmt.Sprintf("- host: %s\n  allow_private: true\n  rate: 1000\n  over: body.state == 'done'\n  status: string(body.n)\n", strings.TrimPrefix(s.URL, "http://")))
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter)
+		want   string
+	}{
+		"too large":           {says(200, large), "is over 1048576 bytes"},
+		"too large, inflated": {says(200, zipped.String(), "Content-Encoding", "gzip"), "is over 1048576 bytes"},
+		"no HTTP":             {raw("swordfish swordfish\r\n\r\n"), "without an answer in HTTP"},
+		"a bad header":        {raw("HTTP/1.1 200 OK\r\nsword\x00fish: x\r\n\r\n"), "without an answer in HTTP"},
+		"long headers":        {raw("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("swordfish", 10_000) + "\r\n\r\n"), "without an answer in HTTP"},
+		"nothing":             {raw(""), "without an answer in HTTP"},
+		"half of it":          {raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"swordfish\":"), "broke off"},
+		"never":               {func(http.ResponseWriter) { <-stalls }, "no answer in time"},
+		"half of it, slowly": {func(w http.ResponseWriter) {
+			fmt.Fprint(w, "{")
+			w.(http.Flusher).Flush()
+			<-stalls
+		}, "broke off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.answers = []func(http.ResponseWriter){c.answer}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := a.Poll(ctx, &joboncev1.Expectation{StatusUrl: s.URL})
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "swordfish") {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	for contentType, want := range map[string]string{"text/plain": "text/plain", "text/plain;\tcharset=utf-8": "", "text/pl\x85in": "", strings.Repeat("x", 129): ""} {
+		p.answers = []func(http.ResponseWriter){says(200, `{"state":"done","n":12345678901234567}`, "Content-Type", contentType)}
+		d, _, err := a.about(s.URL)
+		if err != nil || d.GetContentType() != want || d.GetStatus() != "12345678901234567" { // as jobonce webhook reads it
+			t.Errorf("%q: got %v, %v", contentType, d, err)
+		}
+	}
+}
+
+// TestNoProxy: a proxy would dial in our place, so none is used, whatever the environment says.
+func TestNoProxy(t *testing.T) {
+	for _, private := range []bool{false, true} {
+		if transport(private).(*http.Transport).Proxy != nil {
+			t.Error("a proxy may be used")
+		}
 	}
 }
 
@@ -176,13 +280,14 @@ func TestRefusedHosts(t *testing.T) {
 	for _, url := range []string{
 		"https://other.example/", "https://provider.example.evil.example/", "https://provider.example:8443/", "https://provider.example@evil.example/",
 		"https://evil.example/provider.example", "https://evil.example#provider.example", "ftp://provider.example/", "https://sub.provider.example/", "://", "",
-		"https://user:swordfish@provider.example/",
+		"https://user:swordfish@provider.example/", "https://provider.example./", "https://provider.example:0443/", "https://provider.example:80/",
+		"https://provider%2eexample/", "https://[::ffff:7f00:1]/", "https:provider.example", "//provider.example/", "https://provider.example\\@evil.example/",
 	} {
 		if _, _, err := a.about(url); err == nil || strings.Contains(err.Error(), "swordfish") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(otherHosts, outcomeRefused)); got != 11 {
+	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(otherHosts, outcomeRefused)); got != 19 {
 		t.Errorf("%v counted as refused", got)
 	}
 }
@@ -271,6 +376,8 @@ func TestBadHosts(t *testing.T) {
 		"bad over":     {"- {host: p.example, over: 'body.state =='}", "over of p.example"},
 		"not a truth":  {"- {host: p.example, over: '\"x\"'}", "over of p.example"},
 		"rate":         {"- {host: p.example, over: 'true', rate: -1}", "rate of p.example"},
+		"no rate":      {"- {host: p.example, over: 'true', rate: .nan}", "rate of p.example"},
+		"any rate":     {"- {host: p.example, over: 'true', rate: .inf}", "rate of p.example"},
 		"no file":      {"- {host: p.example, over: 'true', headers_files: {A: /no/such/file}}", "headers_files of p.example"},
 		"bad header":   {"- {host: p.example, over: 'true', headers_files: {'A B': /dev/null}}", "is no header"},
 		"empty header": {"- {host: p.example, over: 'true', headers_files: {A: /dev/null}}", "is empty"},
@@ -290,7 +397,7 @@ func TestBadHosts(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
-		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "soon": 0, "99999999999": 0, now.Add(time.Hour).Format(http.TimeFormat): time.Hour, now.Add(-time.Hour).Format(http.TimeFormat): 0,
+		"": 0, "0": 0, "120": 2 * time.Minute, "-1": 0, "soon": 0, "99999999999": (1<<32 - 1) * time.Second, now.Add(time.Hour).Format(http.TimeFormat): time.Hour, now.Add(-time.Hour).Format(http.TimeFormat): 0,
 	} {
 		if got := retryAfter(value, now); got != want {
 			t.Errorf("%q: %v, want %v", value, got, want)
