@@ -6,14 +6,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -121,13 +120,9 @@ func jobFilter(ctx context.Context, f *joboncev1.JobFilter) (job.Filter, error) 
 			*t.into = job.Millis(at)
 		}
 	}
-	if c := auth.CallerOf(ctx); c != nil && c.Prefix != "" {
-		if out.Prefix == "" {
-			out.Prefix = c.Prefix
-		}
-		return out, mayTouch(ctx, out.Prefix)
-	}
-	return out, nil
+	var err error
+	out.Prefix, err = narrowed(ctx, out.Prefix)
+	return out, err
 }
 
 // fromTime is the time that a request names; zero when it names none.
@@ -190,7 +185,7 @@ func (t pageTokens) place(token string) (string, error) {
 		return "", errPageToken()
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) <= len(t) || b[0] != t[0] {
+	if err != nil || len(b) <= len(t) || b[0] != t[0] || !utf8.Valid(b[len(t):]) {
 		return "", errPageToken()
 	}
 	if string(b[:len(t)]) != string(t[:]) {
@@ -203,12 +198,9 @@ func errPageToken() error {
 	return &job.InvalidError{Field: "page_token", Problem: "is none that this service has made"}
 }
 
-// CountJobs counts the jobs of each state.
+// CountJobs counts the caller's jobs of each state.
 func (s *adminService) CountJobs(ctx context.Context, _ *joboncev1.CountJobsRequest) (*joboncev1.CountJobsResponse, error) {
-	if c := auth.CallerOf(ctx); c != nil && c.Prefix != "" {
-		return nil, fail(ctx, denied("the counts are of all jobs, and %s has a job_id_prefix", c.Name), "")
-	}
-	counts, err := s.jobs.Count(ctx)
+	counts, err := s.jobs.Count(ctx, ownPrefix(ctx))
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
@@ -333,10 +325,7 @@ func (s *adminService) ListExpectations(ctx context.Context, req *joboncev1.List
 	if _, known := joboncev1.ExpectationFilter_name[int32(req.GetFilter())]; err == nil && !known {
 		err = &job.InvalidError{Field: "filter", Problem: fmt.Sprintf("%d is not known", req.GetFilter())}
 	}
-	caller, prefix := auth.CallerOf(ctx), ""
-	if caller != nil {
-		prefix = caller.Prefix
-	}
+	prefix := ownPrefix(ctx)
 	bound := tokensOf("expectations", nil, req.GetFilter().String(), prefix)
 	after := ""
 	if err == nil {
@@ -345,21 +334,18 @@ func (s *adminService) ListExpectations(ctx context.Context, req *joboncev1.List
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
-	if after < prefix { // those of others before them are neither looked at nor told of
-		after = strings.TrimSuffix(prefix, ":") + "9\U0010ffff"
-	}
-	page, next, err := s.jobs.ListExpectations(ctx, job.ExpectationFilter(req.GetFilter()), after, size)
+	page, next, err := s.jobs.ListExpectations(ctx, job.ExpectationFilter(req.GetFilter()), prefix, after, size)
 	if err != nil {
 		return nil, fail(ctx, err, "")
 	}
-	if !strings.HasPrefix(next, prefix) && next > prefix { // nor those behind
-		next = ""
-	}
 	resp := &joboncev1.ListExpectationsResponse{NextPageToken: bound.token(next)}
+	whole := mayPoll(ctx)
 	for i := range page {
-		if strings.HasPrefix(page[i].JobID, prefix) {
-			resp.Expectations = append(resp.Expectations, toExpectation(&page[i]))
+		e := toExpectation(&page[i])
+		if !whole {
+			e.StatusUrl = withoutQuery(e.StatusUrl)
 		}
+		resp.Expectations = append(resp.Expectations, e)
 	}
 	return resp, nil
 }

@@ -3,9 +3,11 @@ package server
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,6 +96,7 @@ func TestListJobs(t *testing.T) {
 		"cut":           {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good[:8]}, "page_token"},
 		"version":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: "B" + good[1:]}, "page_token"},
 		"no place":      {&joboncev1.ListJobsRequest{Filter: dead, PageToken: tokensOf("jobs", dead, "JOB_ORDER_NEWEST_FIRST", "").token("x")}, "page_token"},
+		"no text":       {&joboncev1.ListJobsRequest{Filter: dead, PageToken: tokensOf("jobs", dead, "JOB_ORDER_NEWEST_FIRST", "").token("1.\xff")}, "page_token"},
 		"long":          {&joboncev1.ListJobsRequest{Filter: dead, PageToken: strings.Repeat("A", 100<<10)}, "page_token"},
 		"other filter":  {&joboncev1.ListJobsRequest{PageToken: good}, "page_token"},
 		"other order":   {&joboncev1.ListJobsRequest{Filter: dead, PageToken: good, Order: joboncev1.JobOrder_JOB_ORDER_ID}, "page_token"},
@@ -160,6 +163,14 @@ func TestRequeueAndDelete(t *testing.T) {
 		if resp := must[*joboncev1.DeleteJobResponse](t)(s.admin().DeleteJob(t.Context(), del)); resp.GetDeleted() != (i == 0) {
 			t.Errorf("job: %v", resp)
 		}
+	}
+	die(t, s, "k")
+	clock.Advance(time.Second)
+	k := must[*joboncev1.GetJobResponse](t)(s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "k"})).GetJob()
+	_, err = s.admin().DeleteJob(t.Context(), &joboncev1.DeleteJobRequest{JobId: "k", ExpectedGeneration: k.GetWork().GetGeneration()})
+	wantError(t, err, codes.FailedPrecondition, told{reason: "WRONG_STATE"})
+	if !strings.Contains(status.Convert(err).Message(), "when the job was first seen is missing") {
+		t.Errorf("what is missing is not said: %v", err)
 	}
 	for field, req := range map[string]*joboncev1.DeleteJobRequest{
 		"job_id": {}, "expected_generation": {JobId: "j", ExpectedGeneration: -1},
@@ -254,6 +265,68 @@ func TestPauseClaims(t *testing.T) {
 	}
 	_, err := s.admin().PauseClaims(t.Context(), &joboncev1.PauseClaimsRequest{Reason: strings.Repeat("x", 257)})
 	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "reason"})
+}
+
+// looked counts the looks at a store on behalf of calls that wait.
+type looked struct {
+	Jobs
+	looks atomic.Int64
+}
+
+func (l *looked) Claim(ctx context.Context, r job.ClaimRequest) ([]job.Claimed, error) {
+	l.looks.Add(1)
+	return l.Jobs.Claim(ctx, r)
+}
+
+func (l *looked) Standings(ctx context.Context, ids []string) (map[string]job.Standing, error) {
+	l.looks.Add(1)
+	return l.Jobs.Standings(ctx, ids)
+}
+
+// TestResumedWhileWaiting: calls that wait under a pause hear within two seconds that it was ended, by whichever instance.
+func TestResumedWhileWaiting(t *testing.T) {
+	for name, wait := range map[string]func(ctx context.Context, s *running) (bool, error){
+		"ClaimWork": func(ctx context.Context, s *running) (bool, error) {
+			resp, err := s.work().ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: minute(), Wait: durationpb.New(30 * time.Second)})
+			return len(resp.GetJobs()) == 1, err
+		},
+		"RecordDelivery": func(ctx context.Context, s *running) (bool, error) {
+			req := leased("shop:1", "late")
+			req.Wait = durationpb.New(30 * time.Second)
+			resp, err := s.RecordDelivery(ctx, req)
+			return resp.GetStartWork(), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			jobs, clock := embedded(t)
+			store := &looked{Jobs: jobs}
+			s := start(t, Config{}, store)
+			must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(t.Context(), leased("shop:1", "first")))
+			clock.Advance(24 * time.Hour)
+			_, err := jobs.Pause(t.Context(), "shop:", "")
+			testenv.Must(t, err)
+			done := make(chan error, 1)
+			go func() {
+				got, err := wait(t.Context(), s)
+				if err == nil && !got {
+					err = errors.New("it got no work")
+				}
+				done <- err
+			}()
+			// It has found the work paused, more than once.
+			for range 3 {
+				looks := store.looks.Load()
+				eventually(t, "nobody waits", func() bool { return store.looks.Load() > looks })
+			}
+			resumed := time.Now()
+			_, err = jobs.Unpause(t.Context(), "shop:") // as another instance does
+			testenv.Must(t, err)
+			testenv.Must(t, <-done)
+			if took := time.Since(resumed); took > 2*time.Second {
+				t.Errorf("it heard of it after %v", took)
+			}
+		})
+	}
 }
 
 // TestExpectedAndPolled: a webhook does not come, the job is polled until the provider says that it is over, and is recorded.
@@ -427,7 +500,7 @@ func withShop(t *testing.T, jobs Jobs) (s *running, shop, all context.Context) {
 	t.Helper()
 	token, sum := auth.NewToken()
 	open, openSum := auth.NewToken()
-	s = start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin], job_id_prefix: 'shop:'}\n"+
+	s = start(t, Config{Callers: authority(t, auth.Config{}, fmt.Sprintf("- {name: shop, token_sha256: %s, allow: [admin, expect], job_id_prefix: 'shop:'}\n"+
 		"- {name: all, token_sha256: %s, allow: [admin, record, expect]}", sum, openSum))}, jobs)
 	return s, as(t.Context(), token), as(t.Context(), open)
 }
@@ -527,10 +600,6 @@ func TestAdminOfAPrefix(t *testing.T) {
 			_, err := s.admin().ListJobs(ctx, &joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{JobIdPrefix: "bank:"}})
 			return err
 		},
-		"count": func(ctx context.Context) error {
-			_, err := s.admin().CountJobs(ctx, &joboncev1.CountJobsRequest{})
-			return err
-		},
 		"delete": func(ctx context.Context) error {
 			_, err := s.admin().DeleteJob(ctx, &joboncev1.DeleteJobRequest{JobId: "bank:1", ExpectedFirstSeenTime: bank.GetFirstSeenTime()})
 			return err
@@ -544,5 +613,82 @@ func TestAdminOfAPrefix(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		testenv.Must(t, call(all))
+	}
+}
+
+// TestNarrowed: a caller with a prefix counts, lists and polls its own jobs, and cannot tell those of others from none.
+func TestNarrowed(t *testing.T) {
+	jobs, clock := embedded(t)
+	s, shop, all := withShop(t, jobs)
+	counted := func(ctx context.Context) (queued int64) {
+		for _, c := range must[*joboncev1.CountJobsResponse](t)(s.admin().CountJobs(ctx, &joboncev1.CountJobsRequest{})).GetCounts() {
+			queued += c.GetJobs()
+		}
+		return queued
+	}
+	polled := func(ctx context.Context) (ids []string, more bool) {
+		resp := must[*joboncev1.ClaimOverdueJobsResponse](t)(s.expectations().ClaimOverdueJobs(ctx, &joboncev1.ClaimOverdueJobsRequest{MaxJobs: 2, LeaseDuration: minute()}))
+		for _, j := range resp.GetJobs() {
+			ids = append(ids, j.GetExpectation().GetJobId())
+		}
+		return ids, resp.GetMore()
+	}
+	record := func(ids ...string) {
+		for _, id := range ids {
+			must[*joboncev1.RecordDeliveryResponse](t)(s.RecordDelivery(all, queued(id)))
+			must[*joboncev1.ExpectJobResponse](t)(s.expectations().ExpectJob(all, &joboncev1.ExpectJobRequest{JobId: id + "x", StatusUrl: "https://p.example", OverdueAfter: minute()}))
+		}
+	}
+	record("bank:1", "bank:2", "shop", "shop9:1", "shopping:1")
+	clock.Advance(time.Minute)
+	if n := counted(shop); n != 0 {
+		t.Errorf("counted %d of others", n)
+	}
+	if ids, more := polled(shop); len(ids) > 0 || more {
+		t.Errorf("got %v of others to poll", ids)
+	}
+	record("shop:1", "shop:eu:1")
+	clock.Advance(time.Minute)
+	if n, everything := counted(shop), counted(all); n != 2 || everything != 7 {
+		t.Errorf("counted %d of %d", n, everything)
+	}
+	if ids, _ := polled(shop); !slices.Equal(ids, []string{"shop:1x", "shop:eu:1x"}) {
+		t.Errorf("got %v to poll", ids)
+	}
+	if ids, more := polled(all); len(ids) != 2 || !more {
+		t.Errorf("got %v of all to poll", ids)
+	}
+	// A prefix that its own begins with is narrowed to its own, as with claims.
+	for asked, want := range map[string]int{"": 2, "sh": 2, "shop:": 2, "shop:eu:": 1} {
+		list := must[*joboncev1.ListJobsResponse](t)(s.admin().ListJobs(shop, &joboncev1.ListJobsRequest{Filter: &joboncev1.JobFilter{JobIdPrefix: asked}}))
+		if len(list.GetJobs()) != want {
+			t.Errorf("listed %d under %q, want %d", len(list.GetJobs()), asked, want)
+		}
+	}
+}
+
+// TestStatusURLQuery: the query of a status URL, which may be a secret, is for those who may poll or administer.
+func TestStatusURLQuery(t *testing.T) {
+	jobs, _ := embedded(t)
+	const plain = "https://provider.example/jobs/1"
+	contexts := map[string]context.Context{}
+	file := ""
+	for name, allow := range map[string]string{"reader": "read", "everything else": "read_bodies, read, record, work, metrics", "poller": "expect, read", "administrator": "admin"} {
+		token, sum := auth.NewToken()
+		contexts[name] = as(t.Context(), token)
+		file += fmt.Sprintf("- {name: %s, token_sha256: %s, allow: [%s]}\n", strings.ReplaceAll(name, " ", "-"), sum, allow)
+	}
+	s := start(t, Config{Callers: authority(t, auth.Config{}, file)}, jobs)
+	must[*joboncev1.ExpectJobResponse](t)(s.expectations().ExpectJob(contexts["poller"], &joboncev1.ExpectJobRequest{JobId: "j",
+		StatusUrl: plain + "?key=swordfish#swordfish", OverdueAfter: minute()}))
+	for name, ctx := range contexts {
+		listed := must[*joboncev1.ListExpectationsResponse](t)(s.admin().ListExpectations(ctx, &joboncev1.ListExpectationsRequest{})).GetExpectations()
+		want := plain
+		if name == "poller" || name == "administrator" {
+			want += "?key=swordfish#swordfish"
+		}
+		if len(listed) != 1 || listed[0].GetStatusUrl() != want {
+			t.Errorf("%s gets %v, want %s", name, listed, want)
+		}
 	}
 }

@@ -140,7 +140,7 @@ func (f *foreign) expectation(id string) job.Expectation {
 	return job.Expectation{JobID: id, StatusURL: text, Error: text, Token: "t"}
 }
 
-func (f *foreign) ListExpectations(_ context.Context, _ job.ExpectationFilter, _ string, size int) (page []job.Expectation, next string, err error) {
+func (f *foreign) ListExpectations(_ context.Context, _ job.ExpectationFilter, _, _ string, size int) (page []job.Expectation, next string, err error) {
 	for range size {
 		page = append(page, f.expectation(strings.Repeat("i", job.MaxJobIDBytes)))
 	}

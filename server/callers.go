@@ -171,6 +171,21 @@ func mayTouch(ctx context.Context, jobID string) error {
 	return nil
 }
 
+// ownPrefix is what the ids of all the caller's jobs begin with; empty where it may have any.
+func ownPrefix(ctx context.Context) string {
+	if c := auth.CallerOf(ctx); c != nil {
+		return c.Prefix
+	}
+	return ""
+}
+
+// mayPoll tells whether the caller may know the whole status URL of an expectation, whose query may be a secret: to ask there, or
+// as an administrator.
+func mayPoll(ctx context.Context) bool {
+	c := auth.CallerOf(ctx)
+	return c == nil || c.May(auth.Expect|auth.Admin)
+}
+
 // modeRights are the rights to record with a work mode.
 var modeRights = map[job.WorkMode]auth.Rights{
 	job.ModeUntracked: auth.RecordUntracked, job.ModeLeased: auth.RecordLeased, job.ModeQueued: auth.RecordQueued,
@@ -192,9 +207,9 @@ func mayReadBody(ctx context.Context) error {
 	return nil
 }
 
-// mayClaim is the prefix of the jobs that the caller is to claim who asks for those under a prefix, empty for any: it narrows
-// that to its own. The error says that there can be none.
-func mayClaim(ctx context.Context, asked string) (prefix string, err error) {
+// narrowed is the prefix of the jobs that a caller gets who asks for those under a prefix, empty for any: it is narrowed to its
+// own. The error says that there can be none.
+func narrowed(ctx context.Context, asked string) (prefix string, err error) {
 	c := auth.CallerOf(ctx)
 	switch {
 	case c == nil || c.Covers(asked):

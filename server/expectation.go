@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
-	"github.com/jobonce/jobonce/internal/auth"
 	"github.com/jobonce/jobonce/internal/job"
 )
 
@@ -49,7 +48,7 @@ func (s *expectationService) ExpectJob(ctx context.Context, req *joboncev1.Expec
 
 // ClaimOverdueJobs hands out jobs to poll.
 func (s *expectationService) ClaimOverdueJobs(ctx context.Context, req *joboncev1.ClaimOverdueJobsRequest) (*joboncev1.ClaimOverdueJobsResponse, error) {
-	r := job.OverdueRequest{Max: max(1, int(req.GetMaxJobs()))}
+	r := job.OverdueRequest{Max: max(1, int(req.GetMaxJobs())), Prefix: ownPrefix(ctx)}
 	lease, err := toDuration("lease_duration", req.GetLeaseDuration())
 	switch {
 	case err != nil:
@@ -59,9 +58,6 @@ func (s *expectationService) ClaimOverdueJobs(ctx context.Context, req *joboncev
 		err = &job.InvalidError{Field: "lease_duration", Problem: fmt.Sprintf("is required, and must be %v to %v", job.MinLease, job.MaxPollLease)}
 	default:
 		r.Lease = *lease
-	}
-	if c := auth.CallerOf(ctx); err == nil && c != nil && c.Prefix != "" {
-		err = denied("%s has a job_id_prefix, and overdue jobs are not claimed by prefix", c.Name)
 	}
 	if err != nil {
 		return nil, fail(ctx, err, "")

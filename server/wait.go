@@ -267,6 +267,9 @@ func (w *waits) look() {
 // tell tells the delivery how the work stands, if that makes a difference to it.
 func (o *follower) tell(now job.Standing) {
 	o.told = now
+	if !now.Free { // once it is, it is to be tried
+		o.seen.Free = false
+	}
 	waits := now.State == job.StateQueued || now.State == job.StateLeased || now.State == o.seen.State
 	if !waits || o.leased && now.Free && now != o.seen {
 		signal(o.news)

@@ -31,7 +31,7 @@ type workService struct {
 func (s *workService) ClaimWork(ctx context.Context, req *joboncev1.ClaimWorkRequest) (*joboncev1.ClaimWorkResponse, error) {
 	r, err := claimRequest(ctx, req)
 	if err == nil {
-		r.Prefix, err = mayClaim(ctx, r.Prefix)
+		r.Prefix, err = narrowed(ctx, r.Prefix)
 	}
 	if err != nil {
 		return nil, fail(ctx, err, "")

@@ -346,7 +346,8 @@ func newOverdue() *cobra.Command {
 		Use:   "overdue",
 		Short: "List webhooks that are overdue",
 		Long: `Lists webhooks that were expected and did not come, in the order of their jobs' ids. A webhook that came meanwhile is listed until
-a poller looks. The table shows the status URLs without their queries, which may hold secrets; -o json prints all, one object a line.`,
+a poller looks. The table shows the status URLs without their queries, which may hold secrets; -o json prints all that the caller may see, one
+object a line: the queries to those who may poll or administer.`,
 		Example: `  jobonce overdue
   jobonce overdue --show given-up`,
 		Args: noArgs,

@@ -134,7 +134,7 @@ func TestEveryTableIsCarried(t *testing.T) {
 	testenv.Must(t, awaitReady(t.Context(), into, time.Minute))
 	expected, err := from.Expectations(t.Context())
 	testenv.Must(t, err)
-	copied, next, err := into.ListExpectations(t.Context(), job.AllExpectations, "", 100)
+	copied, next, err := into.ListExpectations(t.Context(), job.AllExpectations, "", "", 100)
 	if diff := cmp.Diff(expected, copied); err != nil || next != "" || diff != "" || len(expected) != 4 {
 		t.Errorf("expectations: %v (-file +MongoDB)\n%s", err, diff)
 	}

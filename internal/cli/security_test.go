@@ -127,7 +127,7 @@ func serveProtected(t *testing.T) *protected {
 	dir, ca, clients := t.TempDir(), testenv.NewCA(t, "ca"), testenv.NewCA(t, "clients")
 	pair, client := ca.Issue(), clients.Issue("reader.example.org")
 	file := func(name string, content []byte) string { return testenv.WriteFile(t, dir, name, content) }
-	token, entry, err := auth.NewEntry(auth.Entry{Name: "shop", Allow: []string{"record"}, JobIDPrefix: "shop:"})
+	token, entry, err := auth.NewEntry(auth.Entry{Name: "shop", Allow: []string{"record", "expect"}, JobIDPrefix: "shop:"})
 	testenv.Must(t, err)
 	cfg := testServeConfig(t)
 	cfg.security.cert, cfg.security.key, cfg.security.clientCA = file("tls.crt", pair.Cert), file("tls.key", pair.Key), file("clients.crt", clients.PEM)
@@ -157,6 +157,8 @@ func TestProtectedService(t *testing.T) {
 		{"token", append([]string{"record", "--job-id", "shop:1"}, token...), 0, "FIRST"},
 		{"certificate", append([]string{"get", "shop:1", "--view", "basic"}, certificate...), 0, "shop:1"},
 		{"other prefix", append([]string{"record", "--job-id", "bank:1"}, token...), 1, "PERMISSION_DENIED"},
+		{"expect", append([]string{"expect", "shop:late", "--status-url", "https://p.example/late?key=swordfish", "--overdue-after", "0s"}, token...), 0, "overdue from"},
+		{"the query of a status URL", append([]string{"overdue", "-o", "json"}, certificate...), 0, `"statusUrl":"https://p.example/late"`},
 		{"bodies", append([]string{"get", "shop:1"}, certificate...), 1, "reader may not read bodies"},
 		{"other right", append([]string{"get", "shop:1"}, token...), 1, "PERMISSION_DENIED"},
 		{"nobody", append([]string{"get", "shop:1"}, p.flags...), 1, "UNAUTHENTICATED"},

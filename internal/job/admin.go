@@ -15,8 +15,9 @@ type Admin interface {
 	// times its size of jobs at most. A record that cannot be read is left out. Errors are those of Get.
 	List(ctx context.Context, q ListQuery) (Page, error)
 
-	// Count counts the jobs, each number up to MaxCount. Errors are those of Get.
-	Count(ctx context.Context) (Counts, error)
+	// Count counts the jobs, each number up to MaxCount; with a prefix, which ends in ":", those whose ids begin with it, among
+	// the first MaxCountExamined of them. Errors are those of Get.
+	Count(ctx context.Context, prefix string) (Counts, error)
 
 	// Requeue makes work queued and due, see [Record.Requeue]. It returns the record as it stands, without its body, and
 	// whether this call has changed it. ErrNotFound when there is certainly no such job, a [*StateError] when its state
@@ -67,6 +68,8 @@ func ExpectedOf(r *Record) Expected { return Expected{r.JobID, r.Work.Generation
 // check is nil when the record is the one that is expected.
 func (e *Expected) check(r *Record) error {
 	switch {
+	case e.FirstSeen.IsZero() && !r.FirstSeen.IsZero():
+		return &StateError{"when the job was first seen is missing: read the job, and send that along"}
 	case !r.FirstSeen.Equal(e.FirstSeen):
 		return &StateError{"the job is another one by now: it was first seen at another time"}
 	case r.Work.Generation != e.Generation:
@@ -145,7 +148,8 @@ type Deletion struct {
 
 // DeleteOutcome is what became of a deletion.
 type DeleteOutcome struct {
-	// Deleted is false when it was gone already.
+	// Deleted is false when it was gone already. Where somebody else deletes some of several at the same moment, as many are told
+	// as deleted as this call has deleted, but they may be others.
 	Deleted bool
 	Err     error
 }

@@ -15,7 +15,8 @@ type Expectations interface {
 	Expect(ctx context.Context, e ExpectRequest) (kept Expectation, recorded bool, err error)
 
 	// ClaimOverdue hands out what is due, the longest due first, each to one caller at a time. It removes those whose job is
-	// recorded, and gives up those whose time is over. Errors are those of Record.
+	// recorded, and gives up those whose time is over. With a prefix it touches none but those under it. Errors are those of
+	// Record.
 	ClaimOverdue(ctx context.Context, r OverdueRequest) (Overdue, error)
 
 	// ReportPoll gives one back, see [Expectation.Report], and then looks whether the job is recorded: then it removes it.
@@ -27,8 +28,9 @@ type Expectations interface {
 	CancelExpectation(ctx context.Context, jobID string) error
 
 	// ListExpectations returns a page in the order of the job ids, from behind after on: size of those that match, after at
-	// most ExaminedPerJob times as many. next is where the next page goes on, empty at the end. Errors are those of Get.
-	ListExpectations(ctx context.Context, which ExpectationFilter, after string, size int) (page []Expectation, next string, err error)
+	// most ExaminedPerJob times as many. Ids that do not begin with the prefix are neither looked at nor told of. next is where
+	// the next page goes on, empty at the end. Errors are those of Get.
+	ListExpectations(ctx context.Context, which ExpectationFilter, prefix, after string, size int) (page []Expectation, next string, err error)
 
 	// CountOverdue is how many are overdue and not given up, up to MaxCount. Errors are those of Get.
 	CountOverdue(ctx context.Context) (int64, error)
@@ -146,6 +148,8 @@ func (r *ExpectRequest) Expectation(now time.Time) Expectation {
 type OverdueRequest struct {
 	Max   int
 	Lease time.Duration
+	// Prefix is what the ids of the jobs begin with. It ends in ":", or is empty for all.
+	Prefix string
 }
 
 // Overdue is what came of it.

@@ -165,6 +165,25 @@ type Counts struct {
 	Conflicts Count
 }
 
+// CountsOf are the counts of jobs that were looked at one by one: so many in each state, and so many in conflict. When
+// MaxCountExamined were looked at, there may be more of each.
+func CountsOf(states map[WorkState]int64, conflicts int64) Counts {
+	examined := int64(0)
+	for _, n := range states {
+		examined += n
+	}
+	count := func(n int64) Count {
+		c := CountOf(n)
+		c.More = c.More || examined >= MaxCountExamined
+		return c
+	}
+	c := Counts{States: make(map[WorkState]Count), Conflicts: count(conflicts)}
+	for _, state := range append([]WorkState{StateUntracked}, TrackedStates...) {
+		c.States[state] = count(states[state])
+	}
+	return c
+}
+
 // TrackedStates are the states of work that is followed.
 var TrackedStates = []WorkState{StateQueued, StateLeased, StateCompleted, StateDead}
 

@@ -70,7 +70,7 @@ type Follower interface {
 type Standing struct {
 	State      WorkState
 	Generation int64
-	// Free is set where the work could be claimed.
+	// Free is set where the work could be claimed, as far as the delivery is one that may: not where claims of it are paused.
 	Free bool
 }
 
@@ -93,7 +93,8 @@ type Worker interface {
 	Claim(ctx context.Context, r ClaimRequest) ([]Claimed, error)
 
 	// LongestDue tells which of the work that a claim could take has been due for longest, and since how long by the store's
-	// clock. An empty id: none is due. It is one look at an index, and one that may be old. Errors are those of Get.
+	// clock; paused work is none of it. An empty id: none is due. It is one look at an index, and one that may be old. Errors are
+	// those of Get.
 	LongestDue(ctx context.Context) (jobID string, since time.Duration, err error)
 
 	// Unclaim gives claims back that nobody got to hear of, and takes back their attempts. Those that were granted to

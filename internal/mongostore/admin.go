@@ -114,29 +114,45 @@ func (s *Store) Delete(ctx context.Context, ds []job.Deletion) []job.DeleteOutco
 		return out
 	}
 	defer done()
-	left := make([]int, len(ds))
+	left, doubted, made := make([]int, len(ds)), []int(nil), int64(0)
 	for i := range ds {
 		left[i] = i
 	}
 	if len(ds) > 1 {
-		left = s.deleteTogether(ctx, ds, out)
+		left, doubted, made = s.deleteTogether(ctx, ds, out)
 	}
 	for _, i := range left {
-		out[i].Deleted, out[i].Err = s.deleteAlone(ctx, &ds[i])
+		out[i].Deleted, _, out[i].Err = s.deleteAlone(ctx, &ds[i])
+	}
+	for _, i := range doubted {
+		var done bool
+		if out[i].Deleted, done, out[i].Err = s.deleteAlone(ctx, &ds[i]); done && made > 0 {
+			out[i].Deleted = true
+			made--
+		}
 	}
 	return out
 }
 
-// deleteTogether makes deletions in one bulk, and returns the places of those that are to be made one by one.
-func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job.DeleteOutcome) (left []int) {
+// deleteTogether makes deletions in one bulk, and returns the places of those that are to be made one by one. Of those in doubt
+// it has made some, as many as made, and the database does not tell which: those that are found to be done.
+func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job.DeleteOutcome) (left, doubted []int, made int64) {
 	ctx, endSession := s.session(ctx)
 	defer endSession()
 	ids := make([]string, len(ds))
 	for i := range ds {
 		ids[i] = ds[i].JobID
 	}
+	expected, f := make(map[string]expectation), (*failure)(nil)
+	if slices.ContainsFunc(ds, func(d job.Deletion) bool { return d.Kind == job.DeleteJob }) {
+		f = s.each(ctx, s.expected, bson.D{{Key: fieldID, Value: bson.D{{Key: "$in", Value: ids}}}}, options.Find(), func(doc bson.Raw) bool {
+			e := decodeExpectation(doc)
+			expected[e.JobID] = e
+			return true
+		})
+	}
 	records, _, err := s.find(ctx, ids)
-	if err != nil || s.timed(ctx) != nil {
+	if f != nil || err != nil || s.timed(ctx) != nil {
 		records = nil
 	}
 	var models, gone []mongo.WriteModel
@@ -154,7 +170,9 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 			continue
 		case remove:
 			models = append(models, mongo.NewDeleteOneModel().SetFilter(asRead(&r, &ds[i])))
-			gone = append(gone, mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: fieldID, Value: ds[i].JobID}}))
+			if e, is := expected[r.JobID]; is {
+				gone = append(gone, mongo.NewDeleteOneModel().SetFilter(thatVery(&e)))
+			}
 		case next == r.Record:
 			continue
 		case next.Work.State == job.StateDead && r.Work.State != job.StateDead:
@@ -166,27 +184,38 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 		sent = append(sent, i)
 	}
 	if len(models) == 0 {
-		return left
+		return left, nil, 0
 	}
 	if len(gone) > 0 {
 		if _, err := s.expected.BulkWrite(ctx, gone, options.BulkWrite().SetOrdered(false)); err != nil {
-			return append(left, sent...)
+			return append(left, sent...), nil, 0
 		}
 	}
-	result, err := s.coll.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-	if err != nil || result.DeletedCount+result.MatchedCount != int64(len(models)) {
-		return append(left, sent...) // those that were made are found to be so
+	tracked, t := track(ctx)
+	result, err := s.coll.BulkWrite(tracked, models, options.BulkWrite().SetOrdered(false))
+	switch {
+	case err != nil && t.sent == 0:
+		return append(left, sent...), nil, 0
+	case err != nil:
+		return left, sent, int64(len(sent))
+	}
+	if made = result.DeletedCount + result.MatchedCount; made < int64(len(models)) {
+		return left, sent, made
 	}
 	for _, i := range sent {
 		out[i].Deleted = true
 	}
-	return left
+	return left, nil, 0
 }
 
-// asRead matches the document for as long as the job's work is as it was read, and the job is the one that is meant; for
-// retention, also for as long as no delivery came.
+// asRead matches the document for as long as the job's work and body are as they were read, and the job is the one that is meant, which a
+// job that is recorded anew is not, however soon; for retention, also for as long as no delivery came. Records of others have no
+// request id: one of those is known by the millisecond in which it was first seen.
 func asRead(r *stored, d *job.Deletion) bson.D {
-	f := r.unchanged()
+	f := append(r.unchanged(), r.bodyDropped())
+	if r.RequestID != "" {
+		f = append(f, bson.E{Key: fieldRequestID, Value: r.RequestID})
+	}
 	if !r.FirstSeen.IsZero() {
 		f = append(f, bson.E{Key: fieldFirstSeen, Value: r.FirstSeen})
 	}
@@ -211,23 +240,30 @@ func erasure(before, after *job.Record) bson.D {
 	return changeOf(set, unset)
 }
 
-// deleteAlone makes one deletion.
-func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted bool, err error) {
-	sent, absent := false, false
+// deleteAlone makes one deletion. done tells that there was nothing to do any more; deleted is true all the same when an earlier
+// try may have done it.
+func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted, done bool, err error) {
+	var expected *expectation
+	if d.Kind == job.DeleteJob {
+		if expected, err = s.expectedOf(ctx, d.JobID); err != nil {
+			return false, false, err
+		}
+	}
+	sent, absent, meant := false, false, (*stored)(nil)
 	refused, err := s.decideOn(ctx, d.JobID, func(ctx context.Context, r *stored) (*failure, error) {
-		if absent = r == nil; absent {
+		if absent = r == nil || meant != nil && r.RequestID != meant.RequestID; absent {
 			return nil, job.ErrNotFound
 		}
 		next, gone, err := s.deletion(&r.Record, d)
 		if err != nil {
 			return nil, err
 		}
-		if !gone && next == r.Record {
-			deleted = sent
+		meant = r
+		if done = !gone && next == r.Record; done {
 			return nil, nil
 		}
-		if gone {
-			if f := s.forget(ctx, d.JobID); f != nil {
+		if gone && expected != nil {
+			if _, f := s.forget(ctx, expected); f != nil {
 				return f, nil
 			}
 		}
@@ -259,9 +295,24 @@ func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted bool,
 		return nil, nil
 	})
 	if absent && refused { // gone is gone, whoever did it
-		return sent, nil
+		done, err = true, nil
 	}
-	return deleted && err == nil, err
+	return err == nil && (deleted || done && sent), err == nil && done, err
+}
+
+// expectedOf is what is expected of a job at this moment; nil when nothing is.
+func (s *Store) expectedOf(ctx context.Context, jobID string) (*expectation, error) {
+	for t := s.newTries(ctx); ; {
+		e, f := s.readExpectation(ctx, jobID, true)
+		switch {
+		case f == nil:
+			return &e, nil
+		case errors.Is(f, job.ErrNoExpectation):
+			return nil, nil
+		case !t.again(f):
+			return nil, t.err()
+		}
+	}
 }
 
 // The fields of a pause, beside the _id, which is the prefix.
@@ -279,8 +330,8 @@ func newPause(since time.Time, reason string) bson.D {
 func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	var pauses []job.Pause
 	f := s.each(ctx, s.pausedJobs, bson.D{}, options.Find(), func(doc bson.Raw) bool {
-		if prefix, is := doc.Lookup(fieldID).StringValueOK(); is {
-			pauses = append(pauses, job.Pause{Prefix: prefix, Since: timeOf(doc.Lookup(pauseSince)), Reason: textOf(doc.Lookup(pauseReason))})
+		if _, is := doc.Lookup(fieldID).StringValueOK(); is {
+			pauses = append(pauses, decodePause(doc))
 		}
 		return true
 	})
@@ -288,20 +339,22 @@ func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	return pauses, f
 }
 
+func decodePause(doc bson.Raw) job.Pause {
+	return job.Pause{Prefix: textOf(doc.Lookup(fieldID)), Since: timeOf(doc.Lookup(pauseSince)), Reason: textOf(doc.Lookup(pauseReason))}
+}
+
 // Pause implements [job.Store].
-func (s *Store) Pause(ctx context.Context, prefix, reason string) (job.Pause, error) {
+func (s *Store) Pause(ctx context.Context, prefix, reason string) (kept job.Pause, err error) {
 	since := job.Millis(s.now())
-	var kept job.Pause
-	err := s.changePauses(ctx, func(ctx context.Context, before []job.Pause) (bool, error) {
-		for _, kept = range before {
-			if kept.Prefix == prefix {
-				return true, nil
-			}
-		}
-		if len(before) >= job.MaxPauses {
+	err = s.changePause(ctx, prefix, func(ctx context.Context, doc bson.Raw, all []job.Pause) (done bool, err error) {
+		switch {
+		case doc != nil:
+			kept = decodePause(doc)
+			return true, nil
+		case len(all) >= job.MaxPauses:
 			return false, job.ErrTooManyPauses
 		}
-		_, err := s.pausedJobs.UpdateOne(ctx, bson.D{{Key: fieldID, Value: prefix}}, newPause(since, reason), options.UpdateOne().SetUpsert(true))
+		_, err = s.pausedJobs.UpdateOne(ctx, bson.D{{Key: fieldID, Value: prefix}}, newPause(since, reason), options.UpdateOne().SetUpsert(true))
 		return false, err
 	})
 	return kept, err
@@ -309,19 +362,23 @@ func (s *Store) Pause(ctx context.Context, prefix, reason string) (job.Pause, er
 
 // Unpause implements [job.Store].
 func (s *Store) Unpause(ctx context.Context, prefix string) (was bool, err error) {
-	err = s.changePauses(ctx, func(ctx context.Context, before []job.Pause) (bool, error) {
-		if !slices.ContainsFunc(before, func(p job.Pause) bool { return p.Prefix == prefix }) {
+	err = s.changePause(ctx, prefix, func(ctx context.Context, doc bson.Raw, _ []job.Pause) (done bool, err error) {
+		if doc == nil {
 			return true, nil
 		}
 		was = true
-		_, err := s.pausedJobs.DeleteOne(ctx, bson.D{{Key: fieldID, Value: prefix}})
+		_, err = s.pausedJobs.DeleteOne(ctx, bson.D{{Key: fieldID, Value: prefix}, {Key: pauseSince, Value: decodePause(doc).Since}})
 		return false, err
 	})
 	return was, err
 }
 
-// changePauses has change change the pauses, given those that there are, until it says that it is done.
-func (s *Store) changePauses(ctx context.Context, change func(ctx context.Context, before []job.Pause) (done bool, err error)) error {
+// changePause has change change the pause of a prefix until it says that it is done. It is given the pause as it stands at that
+// moment, since a pause that an operator is told of is in force, and one that was ended is not; and all of them, which are
+// in force here by then.
+func (s *Store) changePause(
+	ctx context.Context, prefix string, change func(ctx context.Context, doc bson.Raw, all []job.Pause) (done bool, err error),
+) error {
 	end, err := s.begin(ctx)
 	if err != nil {
 		return err
@@ -330,10 +387,14 @@ func (s *Store) changePauses(ctx context.Context, change func(ctx context.Contex
 	ctx, endSession := s.session(ctx)
 	defer endSession()
 	for t := s.newTries(ctx); ; {
-		before, f := s.loadPauses(ctx)
+		doc, f := s.readOne(ctx, s.pausedJobs, prefix, true)
+		var all []job.Pause
+		if f == nil {
+			all, f = s.loadPauses(ctx)
+		}
 		if f == nil {
 			tracked, sent := track(ctx)
-			done, err := change(tracked, before)
+			done, err := change(tracked, doc, all)
 			switch {
 			case done, errors.Is(err, job.ErrWrongState):
 				return err

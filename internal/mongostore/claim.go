@@ -223,12 +223,20 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	if err != nil {
 		return nil, &failure{fateRetry, err}
 	}
-	if len(paused) > 0 && paused[0].Prefix == "" {
+	if pausedAll(paused) {
 		return nil, nil
 	}
-	n, filter := c.picker.room(c.req.Max), append(dueFilter(c.now(), c.lapsed(), &c.req), notPaused(paused)...)
+	from, now := c.passedUntil(paused), c.now()
+	n, filter := c.picker.room(c.req.Max), append(dueFilter(from, now, c.lapsed(), &c.req), notPaused(paused)...)
 	if c.req.Prefix == "" {
-		return c.candidates(ctx, coll, filter, n, options.Find())
+		due, f = c.candidates(ctx, coll, filter, n, options.Find())
+		if f == nil && len(c.req.Events) == 0 {
+			if len(due) > 0 {
+				now = due[0].Work.Due
+			}
+			c.pass(paused, from, now)
+		}
+		return due, f
 	}
 	n = min(n, examinedEach*c.req.Max)
 	due, f = c.inGroup(ctx, coll, job.Group(c.req.Prefix), filter, n)
@@ -277,7 +285,7 @@ func (c *claim) candidates(
 	return due, f
 }
 
-// LongestDue implements [job.Worker]. It looks at the index and one document.
+// LongestDue implements [job.Worker]. It looks at the index and one document, and at what is paused and has been due for longer.
 func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Duration, err error) {
 	done, err := s.begin(ctx)
 	if err != nil {
@@ -292,9 +300,13 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	now := job.Millis(s.now())
+	paused, err := s.inForce(ctx)
+	if err != nil || pausedAll(paused) {
+		return "", 0, err
+	}
+	from, now := s.passedUntil(paused), job.Millis(s.now())
 	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}}
-	f := s.each(ctx, s.coll, dueFilter(now, now, &job.ClaimRequest{}), options.Find().SetProjection(projection).SetLimit(1).
+	f := s.each(ctx, s.coll, append(dueFilter(from, now, now, &job.ClaimRequest{}), notPaused(paused)...), options.Find().SetProjection(projection).SetLimit(1).
 		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			jobID, since = r.JobID, now.Sub(r.Work.Due)
@@ -304,6 +316,7 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	if f != nil {
 		return "", 0, fmt.Errorf("%w: %v", job.ErrUnavailable, s.explain(f))
 	}
+	s.pass(paused, from, now.Add(-since))
 	return jobID, since, nil
 }
 
@@ -424,10 +437,10 @@ func under(prefix string) bson.D {
 	return bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: fieldJobID, Value: ids}}}}}
 }
 
-// dueFilter matches work that may be claimed: queued and due, or under a lease that had lapsed by the earlier time. It
-// names all that a claim needs, so that what can never be claimed hides nothing.
-func dueFilter(now, lapsed time.Time, r *job.ClaimRequest) bson.D {
-	f := append(dueBy(now), claimable(lapsed)...)
+// dueFilter matches work that may be claimed: queued and due, or under a lease that had lapsed by the earlier time; and not due
+// before from, unless that is zero. It names all that a claim needs, so that what can never be claimed hides nothing.
+func dueFilter(from, now, lapsed time.Time, r *job.ClaimRequest) bson.D {
+	f := append(dueBy(from, now), claimable(lapsed)...)
 	if len(r.Events) > 0 {
 		f = append(f, bson.E{Key: fieldEvent, Value: bson.D{{Key: "$in", Value: r.Events}}})
 	}
@@ -436,8 +449,12 @@ func dueFilter(now, lapsed time.Time, r *job.ClaimRequest) bson.D {
 
 // dueBy matches what is due. That the field exists follows from the comparison, but DocumentDB takes the partial index only
 // when it is said.
-func dueBy(now time.Time) bson.D {
-	return bson.D{{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: now}}}}
+func dueBy(from, now time.Time) bson.D {
+	times := bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: now}}
+	if !from.IsZero() {
+		times = append(times, bson.E{Key: "$gte", Value: from})
+	}
+	return bson.D{{Key: inWork(workDue), Value: times}}
 }
 
 // claimable matches work in a state that can be claimed, of a job with an id that can be answered, and a body that can be read.

@@ -77,7 +77,7 @@ func (s *Store) Copy(ctx context.Context, records []job.Record) (Copied, error) 
 func (s *Store) CopyExpectations(ctx context.Context, all []job.Expectation) error {
 	models := make([]mongo.WriteModel, len(all))
 	for i := range all {
-		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldID, Value: all[i].JobID}}).SetUpdate(newExpectation(&all[i])).SetUpsert(true)
+		models[i] = mongo.NewUpdateOneModel().SetFilter(bson.D{{Key: fieldID, Value: all[i].JobID}}).SetUpdate(newExpectation(&all[i], job.NewToken())).SetUpsert(true)
 	}
 	return s.copyBeside(ctx, s.expected, models)
 }

@@ -21,6 +21,8 @@ const (
 	expectedOverdue   = "overdue"
 	expectedGiveUp    = "give_up"
 	expectedDue       = "due"
+	expectedGroup     = "group" // see [job.Group]
+	expectedBy        = "by"    // which call has expected the job last
 	expectedLeased    = "leased"
 	expectedToken     = "token"
 	expectedPolls     = "polls"
@@ -50,50 +52,70 @@ func expectationFields(e *job.Expectation) bson.D {
 	}
 }
 
-func decodeExpectation(doc bson.Raw) job.Expectation {
+// expectation is one as it is stored. Whoever expects the job, also once more, writes by; who removes it because the job is
+// recorded does so on the condition of what by was before it looked for the record. The job may have been deleted since, and be
+// expected anew.
+type expectation struct {
+	job.Expectation
+	by string
+}
+
+func decodeExpectation(doc bson.Raw) expectation {
 	leased, _ := doc.Lookup(expectedLeased).BooleanOK()
-	return job.Expectation{
+	return expectation{job.Expectation{
 		JobID: textOf(doc.Lookup(fieldID)), StatusURL: textOf(doc.Lookup(expectedURL)), Created: timeOf(doc.Lookup(expectedCreated)),
 		Overdue: timeOf(doc.Lookup(expectedOverdue)), GiveUp: timeOf(doc.Lookup(expectedGiveUp)), Due: timeOf(doc.Lookup(expectedDue)),
 		Leased: leased, Token: textOf(doc.Lookup(expectedToken)), Polls: int32(intOf(doc.Lookup(expectedPolls))),
 		Error: textOf(doc.Lookup(expectedLastError)), GivenUp: timeOf(doc.Lookup(expectedGivenUp)),
-	}
+	}, textOf(doc.Lookup(expectedBy))}
 }
 
-// newExpectation is the upsert that keeps an expectation where there is none.
-func newExpectation(e *job.Expectation) bson.D {
-	var set bson.D
+// newExpectation is the upsert that keeps an expectation where there is none, by a call.
+func newExpectation(e *job.Expectation, by string) bson.D {
+	set := bson.D{{Key: expectedGroup, Value: job.Group(e.JobID)}}
 	for _, f := range expectationFields(e) {
 		if f.Value != nil {
 			set = append(set, f)
 		}
 	}
-	return bson.D{{Key: "$setOnInsert", Value: set}}
+	return bson.D{{Key: "$setOnInsert", Value: set}, {Key: "$set", Value: bson.D{{Key: expectedBy, Value: by}}}}
 }
 
 // readExpectation reads one; the failure matches job.ErrNoExpectation where there is none. confirmed reads it as it stands at
 // this moment.
-func (s *Store) readExpectation(ctx context.Context, jobID string, confirmed bool) (job.Expectation, *failure) {
-	coll := s.expected
+func (s *Store) readExpectation(ctx context.Context, jobID string, confirmed bool) (expectation, *failure) {
+	switch doc, f := s.readOne(ctx, s.expected, jobID, confirmed); {
+	case f != nil:
+		return expectation{}, f
+	case doc == nil:
+		return expectation{}, &failure{fateRefused, job.ErrNoExpectation}
+	default:
+		return decodeExpectation(doc), nil
+	}
+}
+
+// readOne reads the document with the _id in a collection beside that of the jobs; nil where there is none. confirmed is
+// as [Store.confirm] has it.
+func (s *Store) readOne(ctx context.Context, coll *mongo.Collection, id string, confirmed bool) (bson.Raw, *failure) {
+	from := coll
 	if confirmed && s.deployment.Load().kind != standalone && !s.unlinear.Load() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(mongo.NewSessionContext(ctx, nil), confirmTimeout)
 		defer cancel()
-		coll = linearCollection(coll)
+		from = linearCollection(coll)
 	}
 	tracked, sent := track(ctx)
-	doc, err := coll.FindOne(tracked, bson.D{{Key: fieldID, Value: jobID}}).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return job.Expectation{}, &failure{fateRefused, job.ErrNoExpectation}
+	doc, err := from.FindOne(tracked, bson.D{{Key: fieldID, Value: id}}).Raw()
+	var ce mongo.CommandError
+	switch {
+	case errors.Is(err, mongo.ErrNoDocuments):
+		return nil, nil
+	case err != nil && from != coll && errors.As(err, &ce) && unlinearCodes[ce.Code]:
+		return s.readOne(ctx, coll, id, false)
+	case err != nil:
+		return nil, readFailed(err, sent)
 	}
-	if err != nil {
-		var ce mongo.CommandError
-		if coll != s.expected && errors.As(err, &ce) && unlinearCodes[ce.Code] {
-			return s.readExpectation(ctx, jobID, false)
-		}
-		return job.Expectation{}, readFailed(err, sent)
-	}
-	return decodeExpectation(doc), nil
+	return doc, nil
 }
 
 // swapExpectation changes one, provided that it is as it was read.
@@ -126,26 +148,37 @@ func (s *Store) swapExpectation(ctx context.Context, before, after *job.Expectat
 	return nil
 }
 
-// forget removes the expectation of a job, if there is one.
-func (s *Store) forget(ctx context.Context, jobID string) *failure {
-	tracked, sent := track(ctx)
-	if _, err := s.expected.DeleteOne(tracked, bson.D{{Key: fieldID, Value: jobID}}); err != nil {
-		return writeFailed(err, sent)
+// thatVery matches the expectation for as long as nobody has expected the job since.
+func thatVery(e *expectation) bson.D {
+	by := bson.E{Key: "$eq", Value: e.by}
+	if e.by == "" {
+		by = bson.E{Key: "$exists", Value: false}
 	}
-	return nil
+	return bson.D{{Key: fieldID, Value: e.JobID}, {Key: expectedBy, Value: bson.D{by}}}
 }
 
-// forgetRecorded removes the expectation of a job that is recorded, and tells whether it is. One whose record was missed is
+// forget removes an expectation, and tells whether it was there. It must have been read before the job was found to be recorded.
+func (s *Store) forget(ctx context.Context, e *expectation) (was bool, f *failure) {
+	tracked, sent := track(ctx)
+	result, err := s.expected.DeleteOne(tracked, thatVery(e))
+	if err != nil {
+		return false, writeFailed(err, sent)
+	}
+	return result.DeletedCount > 0, nil
+}
+
+// forgetRecorded removes the expectation if its job is recorded, and tells whether it is. One whose record was missed is
 // found out later.
-func (s *Store) forgetRecorded(ctx context.Context, jobID string) (recorded bool, f *failure) {
-	records, unusable, err := s.find(ctx, []string{jobID})
+func (s *Store) forgetRecorded(ctx context.Context, e *expectation) (recorded bool, f *failure) {
+	records, unusable, err := s.find(ctx, []string{e.JobID})
 	if err != nil {
 		return false, &failure{fateRetry, err}
 	}
 	if len(records)+len(unusable) == 0 {
 		return false, nil
 	}
-	return true, s.forget(ctx, jobID)
+	_, f = s.forget(ctx, e)
+	return true, f
 }
 
 // Expect implements [job.Store]. It writes first, and then looks: a delivery that is recorded before it looks is seen, and
@@ -161,20 +194,23 @@ func (s *Store) Expect(ctx context.Context, req job.ExpectRequest) (kept job.Exp
 	e := req.Expectation(s.now())
 	for t := s.newTries(ctx); ; {
 		tracked, sent := track(ctx)
-		_, err := s.expected.UpdateOne(tracked, bson.D{{Key: fieldID, Value: req.JobID}}, newExpectation(&e), options.UpdateOne().SetUpsert(true))
+		mine := expectation{e, job.NewToken()}
+		_, err := s.expected.UpdateOne(tracked, bson.D{{Key: fieldID, Value: req.JobID}}, newExpectation(&e, mine.by), options.UpdateOne().SetUpsert(true))
 		var f *failure
 		if err != nil {
 			f = s.expectFailed(err, sent)
 		} else {
 			t.unknown = true // as far as what follows fails
-			if recorded, f = s.forgetRecorded(ctx, req.JobID); f == nil && recorded {
+			if recorded, f = s.forgetRecorded(ctx, &mine); f == nil && recorded {
 				return job.Expectation{}, true, nil
 			}
-			if f == nil {
-				if kept, f = s.readExpectation(ctx, req.JobID, false); f == nil {
-					return kept, false, nil
+			if f == nil { // somebody may have removed it with a job that was recorded
+				if mine, f = s.readExpectation(ctx, req.JobID, false); f == nil {
+					return mine.Expectation, false, nil
 				}
-				f = &failure{fateRetry, f} // somebody has removed it, since the job is recorded
+			}
+			if errors.Is(f.orNil(), job.ErrNoExpectation) {
+				f = &failure{fateRetry, f}
 			}
 		}
 		if !t.again(f) {
@@ -192,6 +228,37 @@ func (s *Store) expectFailed(err error, sent *tracker) *failure {
 	return f
 }
 
+// dueExpectations reads what a claim may hand out, the longest due first.
+func (s *Store) dueExpectations(ctx context.Context, req *job.OverdueRequest) (due []expectation, f *failure) {
+	read := func(filter bson.D, opts *options.FindOptionsBuilder) *failure {
+		due = nil
+		return s.each(ctx, s.expected, filter, opts.SetSort(bson.D{{Key: expectedDue, Value: 1}}).SetLimit(int64(req.Max)), func(doc bson.Raw) bool {
+			due = append(due, decodeExpectation(doc))
+			return true
+		})
+	}
+	filter := bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: s.now()}}}}
+	if req.Prefix == "" {
+		f = read(filter, options.Find())
+		return due, f
+	}
+	filter = append(filter, bson.E{Key: expectedGroup, Value: job.Group(req.Prefix)}, bson.E{Key: fieldID, Value: beginsWith(req.Prefix)})
+	// The index is named for the reason that [claim.inGroup] has.
+	if f = read(filter, options.Find().SetHint(expectedGroupIndex)); f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
+		f = read(filter, options.Find())
+	}
+	return due, f
+}
+
+// beginsWith matches texts that begin with the prefix, if there is one.
+func beginsWith(prefix string) bson.D {
+	d := bson.D{{Key: "$type", Value: "string"}, {Key: "$gte", Value: prefix}}
+	if end := job.Behind(prefix); end != "" {
+		d = append(d, bson.E{Key: "$lt", Value: end})
+	}
+	return d
+}
+
 // ClaimOverdue implements [job.Store].
 func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out job.Overdue, err error) {
 	done, err := s.beginAdmin(ctx)
@@ -204,14 +271,7 @@ func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out j
 	}
 	ctx, endSession := s.session(ctx)
 	defer endSession()
-	var due []job.Expectation
-	var ids []string
-	f := s.each(ctx, s.expected, bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: s.now()}}}},
-		options.Find().SetSort(bson.D{{Key: expectedDue, Value: 1}}).SetLimit(int64(req.Max)), func(doc bson.Raw) bool {
-			e := decodeExpectation(doc)
-			due, ids = append(due, e), append(ids, e.JobID)
-			return true
-		})
+	due, f := s.dueExpectations(ctx, &req)
 	if f != nil {
 		return out, s.readError(ctx, f)
 	}
@@ -219,6 +279,10 @@ func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out j
 		return out, nil
 	}
 	out.More = len(due) == req.Max
+	ids := make([]string, len(due))
+	for i := range due {
+		ids[i] = due[i].JobID
+	}
 	records, unusable, err := s.find(ctx, ids)
 	if err != nil {
 		return out, s.readError(ctx, &failure{fateRetry, err})
@@ -226,13 +290,20 @@ func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out j
 	for i := range due {
 		_, recorded := records[due[i].JobID]
 		if _, bad := unusable[due[i].JobID]; recorded || bad {
-			if s.forget(ctx, due[i].JobID) == nil { // else the next claim does
+			if _, failed := s.forget(ctx, &due[i]); failed == nil { // else the next claim does
 				out.Recorded++
 			}
 			continue
 		}
 		e := due[i].Claim(req.Lease, s.now())
-		switch failed := s.swapExpectation(ctx, &due[i], &e); {
+		failed := s.swapExpectation(ctx, &due[i].Expectation, &e)
+		if failed != nil && !errors.Is(failed, errChanged) {
+			// The change may have been made: nobody else tells of one that is given up.
+			if is, unread := s.readExpectation(ctx, e.JobID, false); unread == nil && is.Expectation == e {
+				failed = nil
+			}
+		}
+		switch {
 		case failed != nil && !errors.Is(failed, errChanged):
 			f = failed // the lease lapses, if it was granted
 		case failed != nil: // somebody was faster
@@ -242,6 +313,8 @@ func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out j
 			out.GivenUp = append(out.GivenUp, e)
 		}
 	}
+	// Where none of them could be had there is no use in calling again at once.
+	out.More = out.More && len(out.Jobs)+len(out.GivenUp)+out.Recorded > 0
 	if f != nil && len(out.Jobs)+len(out.GivenUp) == 0 {
 		return job.Overdue{}, fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, s.explain(f))
 	}
@@ -277,12 +350,12 @@ func (s *Store) ReportPoll(ctx context.Context, p job.PollReport) (e job.Expecta
 				continue
 			}
 			confirmed, f = false, nil
-			if e != before {
-				f = s.swapExpectation(ctx, &before, &e)
+			if e != before.Expectation {
+				f = s.swapExpectation(ctx, &before.Expectation, &e)
 			}
 			if f == nil {
 				t.unknown = true // as far as what follows fails
-				if recorded, f = s.forgetRecorded(ctx, p.JobID); f == nil {
+				if recorded, f = s.forgetRecorded(ctx, &before); f == nil {
 					return e, recorded, nil
 				}
 			}
@@ -302,18 +375,22 @@ func (s *Store) CancelExpectation(ctx context.Context, jobID string) error {
 	defer done()
 	ctx, endSession := s.session(ctx)
 	defer endSession()
+	confirmed := false
 	for t := s.newTries(ctx); ; {
-		tracked, sent := track(ctx)
-		result, err := s.expected.DeleteOne(tracked, bson.D{{Key: fieldID, Value: jobID}})
-		var f *failure
+		e, f := s.readExpectation(ctx, jobID, confirmed)
+		absent := errors.Is(f.orNil(), job.ErrNoExpectation)
 		switch {
-		case err != nil:
-			f = writeFailed(err, sent)
-		case result.DeletedCount > 0 || t.unknown:
+		case absent && confirmed && t.unknown:
 			return nil
-		default:
-			if _, f = s.readExpectation(ctx, jobID, true); errors.Is(f.orNil(), job.ErrNoExpectation) {
-				return job.ErrNoExpectation
+		case absent && confirmed:
+			return job.ErrNoExpectation
+		case absent:
+			confirmed = true
+			continue
+		case f == nil:
+			was := false
+			if was, f = s.forget(ctx, &e); was {
+				return nil
 			}
 			if f == nil {
 				f = &failure{fateRetry, errChanged}
@@ -326,7 +403,9 @@ func (s *Store) CancelExpectation(ctx context.Context, jobID string) error {
 }
 
 // ListExpectations implements [job.Store].
-func (s *Store) ListExpectations(ctx context.Context, which job.ExpectationFilter, after string, size int) (page []job.Expectation, next string, err error) {
+func (s *Store) ListExpectations(
+	ctx context.Context, which job.ExpectationFilter, prefix, after string, size int,
+) (page []job.Expectation, next string, err error) {
 	done, err := s.begin(ctx)
 	if err != nil {
 		return nil, "", err
@@ -334,15 +413,16 @@ func (s *Store) ListExpectations(ctx context.Context, which job.ExpectationFilte
 	defer done()
 	last, examined, now := after, 0, s.now()
 	most := size * job.ExaminedPerJob
-	f := s.each(ctx, s.expected, bson.D{{Key: fieldID, Value: bson.D{{Key: "$gt", Value: after}}}},
+	ids := append(bson.D{{Key: "$gt", Value: after}}, beginsWith(prefix)...)
+	f := s.each(ctx, s.expected, bson.D{{Key: fieldID, Value: ids}},
 		options.Find().SetSort(bson.D{{Key: fieldID, Value: 1}}).SetLimit(int64(most+1)), func(doc bson.Raw) bool {
 			if len(page) == size || examined == most {
 				next = last
 				return false
 			}
 			e := decodeExpectation(doc)
-			if last, examined = e.JobID, examined+1; which.Matches(&e, now) {
-				page = append(page, e)
+			if last, examined = e.JobID, examined+1; which.Matches(&e.Expectation, now) {
+				page = append(page, e.Expectation)
 			}
 			return true
 		})
@@ -362,7 +442,7 @@ func (s *Store) CountOverdue(ctx context.Context) (int64, error) {
 	return s.countIn(ctx, s.expected, mongo.Pipeline{
 		{{Key: "$match", Value: bson.D{
 			{Key: expectedOverdue, Value: bson.D{{Key: "$lte", Value: s.now()}}},
-			{Key: expectedGivenUp, Value: bson.D{{Key: "$exists", Value: false}}},
+			{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}, // it was not given up
 		}}},
 		{{Key: "$limit", Value: job.MaxCount}},
 	})

@@ -26,11 +26,15 @@ func (s *Store) Standings(ctx context.Context, jobIDs []string) (map[string]job.
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
+	paused, err := s.inForce(ctx)
+	if err != nil {
+		return nil, err
+	}
 	found := make(map[string]job.Standing, len(jobIDs))
 	opts := options.Find().SetProjection(standing)
 	f := s.each(ctx, s.coll, filterAll(jobIDs), opts, func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil && r.JobID != "" {
-			found[r.JobID] = job.Standing{State: r.Work.State, Generation: r.Work.Generation, Free: s.free(&r.Work)}
+			found[r.JobID] = job.Standing{State: r.Work.State, Generation: r.Work.Generation, Free: s.free(&r.Work) && !job.Paused(paused, r.JobID)}
 		}
 		return true
 	})

@@ -163,7 +163,7 @@ func TestClaimUnderAPrefixLooksAtItsGroup(t *testing.T) {
 	insertDue(t, s, 20, func(i int) any { return fmt.Sprint([]string{"shop:", "shop:eu:"}[i%2], i) }, bson.E{Key: workGroup, Value: "shop"})
 	for _, prefix := range []string{"shop:", "shop:eu:"} {
 		r := &job.ClaimRequest{Prefix: prefix, Max: 5}
-		find := bson.D{{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: append(ofGroup(job.Group(prefix)), dueFilter(s.now(), s.now(), r)...)},
+		find := bson.D{{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: append(ofGroup(job.Group(prefix)), dueFilter(time.Time{}, s.now(), s.now(), r)...)},
 			{Key: "sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}, {Key: "limit", Value: examinedEach * r.Max}, {Key: "hint", Value: groupIndexName}}
 		var plan bson.D
 		err := s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: find}, {Key: "verbosity", Value: "executionStats"}}).Decode(&plan)

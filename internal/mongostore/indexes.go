@@ -70,16 +70,26 @@ func listIndexes() []bson.D {
 	}
 }
 
-// expectationIndexes are what overdue jobs are found by.
+// expectationIndexes are what overdue jobs are found by. None has those that were given up, which stay until somebody removes them.
 func expectationIndexes() []bson.D {
 	return []bson.D{
 		{
 			{Key: "key", Value: bson.D{{Key: expectedDue, Value: 1}}}, {Key: "name", Value: "due_1"},
 			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
 		},
-		{{Key: "key", Value: bson.D{{Key: expectedOverdue, Value: 1}}}, {Key: "name", Value: "overdue_1"}},
+		{
+			{Key: "key", Value: bson.D{{Key: expectedGroup, Value: 1}, {Key: expectedDue, Value: 1}}}, {Key: "name", Value: expectedGroupIndex},
+			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
+		},
+		{
+			{Key: "key", Value: bson.D{{Key: expectedOverdue, Value: 1}}}, {Key: "name", Value: "overdue_1"},
+			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
+		},
 	}
 }
+
+// expectedGroupIndex is for pollers whose jobs have a prefix.
+const expectedGroupIndex = expectedGroup + "_1_" + expectedDue + "_1"
 
 // collection is what a look found.
 type collection struct {

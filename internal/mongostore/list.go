@@ -115,12 +115,15 @@ func listFilter(q *job.ListQuery) (filter, sort bson.D) {
 }
 
 // Count implements [job.Store].
-func (s *Store) Count(ctx context.Context) (c job.Counts, err error) {
+func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err error) {
 	done, err := s.beginAdmin(ctx)
 	if err != nil {
 		return c, err
 	}
 	defer done()
+	if prefix != "" {
+		return s.countUnder(ctx, prefix)
+	}
 	c.States = make(map[job.WorkState]job.Count)
 	for _, state := range job.TrackedStates {
 		filter, _ := listFilter(&job.ListQuery{Filter: job.Filter{State: state}})
@@ -153,23 +156,54 @@ func (s *Store) countAlong(ctx context.Context, filter bson.D) (job.Count, error
 	return job.CountOf(n), err
 }
 
+// countUnder counts along the ids: nothing else tells which jobs are under the prefix, and in which state.
+func (s *Store) countUnder(ctx context.Context, prefix string) (job.Counts, error) {
+	conflicts := bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$gt", Value: bson.A{"$" + fieldConflicts, 0}}}, 1, 0}}}
+	var groups []struct {
+		State        bson.RawValue `bson:"_id"`
+		N, Conflicts int64
+	}
+	err := s.aggregate(ctx, s.coll, &groups, mongo.Pipeline{
+		{{Key: "$match", Value: bson.D{{Key: fieldJobID, Value: beginsWith(prefix)}}}},
+		{{Key: "$sort", Value: bson.D{{Key: fieldJobID, Value: 1}}}},
+		{{Key: "$limit", Value: job.MaxCountExamined}},
+		{{Key: "$group", Value: bson.D{
+			{Key: "_id", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workState), job.StateUntracked.String()}}}},
+			{Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}},
+			{Key: "conflicts", Value: bson.D{{Key: "$sum", Value: conflicts}}},
+		}}},
+	})
+	states, conflicting := make(map[job.WorkState]int64), int64(0)
+	for _, g := range groups {
+		states[job.StateNamed(textOf(g.State))] += g.N
+		conflicting += g.Conflicts
+	}
+	return job.CountsOf(states, conflicting), err
+}
+
 // count is how many documents a pipeline gives.
 func (s *Store) count(ctx context.Context, pipeline mongo.Pipeline) (int64, error) {
 	return s.countIn(ctx, s.coll, pipeline)
 }
 
 func (s *Store) countIn(ctx context.Context, coll *mongo.Collection, pipeline mongo.Pipeline) (int64, error) {
-	tracked, sent := track(ctx)
-	cursor, err := coll.Aggregate(tracked, append(pipeline, bson.D{{Key: "$count", Value: "n"}}))
 	var counted []struct{ N int64 }
-	if err == nil {
-		err = cursor.All(tracked, &counted)
-	}
-	if err != nil {
-		return 0, s.readError(ctx, readFailed(err, sent))
-	}
-	if len(counted) == 0 {
-		return 0, nil
+	err := s.aggregate(ctx, coll, &counted, append(pipeline, bson.D{{Key: "$count", Value: "n"}}))
+	if err != nil || len(counted) == 0 {
+		return 0, err
 	}
 	return counted[0].N, nil
+}
+
+// aggregate reads all that a pipeline gives.
+func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, into any, pipeline mongo.Pipeline) error {
+	tracked, sent := track(ctx)
+	cursor, err := coll.Aggregate(tracked, pipeline)
+	if err == nil {
+		err = cursor.All(tracked, into)
+	}
+	if err != nil {
+		return s.readError(ctx, readFailed(err, sent))
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package mongostore
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -10,8 +11,13 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
-// pausesEvery is how often the pauses are read. What was read twice as long ago is read again before work is started.
-const pausesEvery = time.Second
+const (
+	// pausesEvery is how often the pauses are read. What was read twice as long ago is read again before work is started.
+	pausesEvery = time.Second
+	// passedFor is for how long paused work is passed over that was found in front of what is due, and passedLate how much later
+	// than others, besides what clocks may be apart by, a write may land that makes work due.
+	passedFor, passedLate = time.Minute, time.Second
+)
 
 // pauses are those that were read last, and when that began.
 type pauses struct {
@@ -32,6 +38,9 @@ func (s *Store) loadPauses(ctx context.Context) ([]job.Pause, *failure) {
 			return all, nil
 		}
 		if s.pauses.CompareAndSwap(before, &pauses{all, began}) {
+			if before == nil || !slices.Equal(before.all, all) {
+				s.passed.Store(nil)
+			}
 			return all, nil
 		}
 	}
@@ -48,6 +57,39 @@ func (s *Store) inForce(ctx context.Context) ([]job.Pause, error) {
 		return nil, fmt.Errorf("%w: it is not known which claims are paused: %v", job.ErrUnavailable, s.explain(f))
 	}
 	return all, nil
+}
+
+// passed is up to when what is due was found to be paused, by these pauses, and when all of it was looked at.
+type passed struct {
+	by     []job.Pause
+	until  time.Time // of the store's clock
+	looked time.Time
+}
+
+// passedUntil is from when on what is due need be looked at: hundreds of thousands of jobs may be paused in front of it. It is zero
+// once a minute, since jobs may have been copied here that had been due before.
+func (s *Store) passedUntil(pauses []job.Pause) time.Time {
+	p := s.passed.Load()
+	if p == nil || time.Since(p.looked) > passedFor || !slices.Equal(p.by, pauses) {
+		return time.Time{}
+	}
+	return p.until
+}
+
+// pass notes that a look at what is due from then on found what is not paused at first.
+func (s *Store) pass(pauses []job.Pause, from, first time.Time) {
+	if len(pauses) == 0 {
+		return
+	}
+	late := s.now().Add(-s.allowance() - passedLate)
+	if first.After(late) {
+		first = late
+	}
+	p := passed{by: pauses, until: first, looked: time.Now()}
+	if before := s.passed.Load(); before != nil && !from.IsZero() {
+		p.looked = before.looked
+	}
+	s.passed.Store(&p)
 }
 
 // keepPauses reads the pauses again and again.
@@ -73,6 +115,9 @@ func (s *Store) keepPauses(ctx context.Context) {
 	}
 }
 
+// pausedAll tells whether one of the pauses is of all jobs.
+func pausedAll(pauses []job.Pause) bool { return len(pauses) > 0 && pauses[0].Prefix == "" }
+
 // notPaused matches jobs that are under none of the pauses. None of them is of all jobs.
 func notPaused(pauses []job.Pause) bson.D {
 	if len(pauses) == 0 {
@@ -80,11 +125,7 @@ func notPaused(pauses []job.Pause) bson.D {
 	}
 	var under bson.A
 	for _, p := range pauses {
-		ids := bson.D{{Key: "$gte", Value: p.Prefix}}
-		if end := job.Behind(p.Prefix); end != "" {
-			ids = append(ids, bson.E{Key: "$lt", Value: end})
-		}
-		under = append(under, bson.D{{Key: fieldJobID, Value: ids}})
+		under = append(under, bson.D{{Key: fieldJobID, Value: beginsWith(p.Prefix)}})
 	}
 	return bson.D{{Key: "$nor", Value: under}}
 }

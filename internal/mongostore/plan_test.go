@@ -46,7 +46,7 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 		t.Fatal(o.Err)
 	}
 	for field, find := range map[string]bson.D{
-		workDue: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: dueFilter(s.now().Add(time.Minute), s.now(), &job.ClaimRequest{})},
+		workDue: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: dueFilter(time.Time{}, s.now().Add(time.Minute), s.now(), &job.ClaimRequest{})},
 			{Key: "sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}, {Key: "limit", Value: 10}},
 		workClaimID: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: heldBy(&job.ClaimRequest{RequestID: "c"}, s.now())}},
 	} {

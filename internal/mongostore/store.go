@@ -51,8 +51,9 @@ type Store struct {
 	workUnready atomic.Pointer[error]
 	// listsUnready is why jobs cannot be listed, nor what is overdue claimed; nil once they can.
 	listsUnready atomic.Pointer[error]
-	// pauses are those that were read last.
+	// pauses are those that were read last, passed is what was found to be paused.
 	pauses atomic.Pointer[pauses]
+	passed atomic.Pointer[passed]
 	// hint names the unique index, for every upsert to send; nil when the server takes none. It stays when the index is lost,
 	// so that what is under way fails.
 	hint   atomic.Pointer[string]

@@ -124,7 +124,7 @@ func (s *Store) group(ctx context.Context) (more bool) {
 func (s *Store) countUnclaimable(ctx context.Context) {
 	now := s.now()
 	cursor, err := s.coll.Aggregate(ctx, mongo.Pipeline{
-		{{Key: "$match", Value: dueBy(now)}},
+		{{Key: "$match", Value: dueBy(time.Time{}, now)}},
 		{{Key: "$sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}},
 		{{Key: "$limit", Value: 10 * upkeepPart}},
 		{{Key: "$match", Value: bson.D{{Key: "$nor", Value: bson.A{claimable(now)}}}}},

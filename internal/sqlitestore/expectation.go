@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -14,7 +15,10 @@ const (
 
 	allExpectationsQuery = "SELECT " + expectationColumns + " FROM expectations ORDER BY job_id"
 	dueExpectationsQuery = "SELECT " + expectationColumns + " FROM expectations WHERE due IS NOT NULL AND due <= ?1 ORDER BY due LIMIT ?2"
-	countOverdueQuery    = "SELECT count(*) FROM (SELECT 1 FROM expectations WHERE given_up IS NULL AND overdue <= ?1 LIMIT ?2)"
+	// dueExpectationsUnderQuery is given the group of a prefix, and the prefix.
+	dueExpectationsUnderQuery = "SELECT " + expectationColumns + ` FROM expectations WHERE due IS NOT NULL AND due <= ?1
+		AND job_group = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY due LIMIT ?2`
+	countOverdueQuery = "SELECT count(*) FROM (SELECT 1 FROM expectations WHERE given_up IS NULL AND overdue <= ?1 LIMIT ?2)"
 )
 
 func scanExpectation(from scanner) (e job.Expectation, err error) {
@@ -112,11 +116,15 @@ func (s *Store) Expect(ctx context.Context, req job.ExpectRequest) (kept job.Exp
 func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out job.Overdue, err error) {
 	err = s.update(ctx, func(now time.Time) error {
 		out = job.Overdue{}
+		query, args := dueExpectationsQuery, []any{now.UnixMilli(), req.Max}
+		if req.Prefix != "" {
+			query, args = dueExpectationsUnderQuery, append(args, job.Group(req.Prefix), req.Prefix)
+		}
 		var due []job.Expectation
 		if err := eachExpectation(context.Background(), s.writer, func(e *job.Expectation) bool {
 			due = append(due, *e)
 			return true
-		}, dueExpectationsQuery, now.UnixMilli(), req.Max); err != nil {
+		}, query, args...); err != nil {
 			return err
 		}
 		out.More = len(due) == req.Max
@@ -180,11 +188,17 @@ func (s *Store) CancelExpectation(ctx context.Context, jobID string) error {
 }
 
 // ListExpectations implements [job.Store].
-func (s *Store) ListExpectations(ctx context.Context, which job.ExpectationFilter, after string, size int) (page []job.Expectation, next string, err error) {
+func (s *Store) ListExpectations(
+	ctx context.Context, which job.ExpectationFilter, prefix, after string, size int,
+) (page []job.Expectation, next string, err error) {
+	behind, from := beginning(prefix, after)
 	err = s.look(ctx, func() error {
 		page, next = nil, ""
 		last, examined, now := after, 0, s.now()
 		return eachExpectation(ctx, s.readerDB, func(e *job.Expectation) bool {
+			if !strings.HasPrefix(e.JobID, prefix) {
+				return false
+			}
 			if len(page) == size || examined == size*job.ExaminedPerJob {
 				next = last
 				return false
@@ -193,7 +207,7 @@ func (s *Store) ListExpectations(ctx context.Context, which job.ExpectationFilte
 				page = append(page, *e)
 			}
 			return true
-		}, "SELECT "+expectationColumns+" FROM expectations WHERE job_id > ? ORDER BY job_id", after)
+		}, "SELECT "+expectationColumns+" FROM expectations WHERE "+behind+" ORDER BY job_id", from)
 	})
 	return page, next, err
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // standingsQuery is given a JSON list of ids, and the time.
-const standingsQuery = `SELECT job_id, work_state, work_generation, work_state IN ('queued', 'leased') AND work_due <= ?2
+const standingsQuery = `SELECT job_id, work_state, work_generation, work_state IN ('queued', 'leased') AND work_due <= ?2 AND ` + unpaused + `
 	FROM jobs WHERE job_id IN (SELECT value FROM json_each(?1))`
 
 // Standings implements [job.Follower].

@@ -13,91 +13,57 @@ import (
 // listColumns are those of a record, without its result.
 var listColumns = strings.Replace(recordColumns, "work_result", "NULL", 1)
 
-// List implements [job.Store]. Each order and filter goes along one index, by keys that stay as they are while a job is there. A
-// list of all jobs by time is merged of those of the states, in one query: a job whose state changes meanwhile comes at its place.
+// List implements [job.Store]. Each order and filter reads one index, along which no job moves while it is there.
 func (s *Store) List(ctx context.Context, q job.ListQuery) (page job.Page, err error) {
+	query, args := listQuery(&q)
 	err = s.look(ctx, func() error {
-		states := []string{q.State.String()}
-		if q.State == job.StateUnknown {
-			if states, err = s.states(ctx); err != nil {
-				return err
-			}
-		}
-		query, args := listQuery(&q, states)
 		page, err = s.list(ctx, &q, query, args)
 		return err
 	})
 	return page, err
 }
 
-// everyState is the states that this version knows.
-var everyState = append([]job.WorkState{job.StateUntracked}, job.TrackedStates...)
-
-// statesQuery finds the states in the file. It looks at one entry of each.
-const statesQuery = `WITH RECURSIVE found (state) AS (
-	SELECT (SELECT work_state FROM jobs INDEXED BY jobs_state WHERE work_state <> '' ORDER BY work_state LIMIT 1) UNION ALL
-	SELECT (SELECT work_state FROM jobs INDEXED BY jobs_state WHERE work_state <> '' AND work_state > state ORDER BY work_state LIMIT 1)
-	FROM found WHERE state IS NOT NULL) SELECT state FROM found WHERE state IS NOT NULL`
-
-// states are the names of the states that jobs may be in: those that this version knows, into which one may come at any time, and
-// those that others have left in the file.
-func (s *Store) states(ctx context.Context) (names []string, err error) {
-	for _, state := range everyState {
-		names = append(names, state.String())
-	}
-	rows, err := s.readerDB.QueryContext(ctx, statesQuery)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		if job.StateNamed(name) == job.StateUnknown {
-			names = append(names, name)
-		}
-	}
-	return names, rows.Err()
-}
-
-// listQuery is the query for a page of jobs in these states, of which as many rows are read as the page has room for.
-func listQuery(q *job.ListQuery, states []string) (query string, args []any) {
-	arg := func(v any) string {
-		args = append(args, v)
-		return fmt.Sprint("?", len(args))
-	}
-	from, limit := "SELECT first_seen, job_id, "+listColumns+" FROM jobs ", " LIMIT "+arg(job.NewPager(q).Limit())
+// listQuery is the query for a page, of which as many rows are read as the page has room for.
+func listQuery(q *job.ListQuery) (query string, args []any) {
 	if q.Order == job.ByID {
-		bound := "job_id >= " + arg(q.Prefix) // one alone: SQLite would begin at the first of two
-		if q.After.JobID != "" {
-			bound = "job_id > " + arg(q.After.JobID)
-		}
-		return from + "WHERE " + bound + " ORDER BY job_id" + limit, args
+		where, from := beginning(q.Prefix, q.After.JobID)
+		return "SELECT first_seen, job_id, " + listColumns + " FROM jobs WHERE " + where + " ORDER BY job_id LIMIT ?",
+			[]any{from, job.NewPager(q).Limit()}
 	}
-	direction, beyond, bounds := "DESC", "<", ""
+	index, where := "jobs_seen", "true"
+	switch {
+	case q.Conflicts:
+		index, where = "jobs_conflict", "conflicts > 0"
+	case q.State != job.StateUnknown && q.State != job.StateUntracked:
+		index, where, args = "jobs_state", "work_state = ? AND work_state <> 'untracked'", []any{q.State.String()}
+	}
+	direction, beyond := "DESC", "<"
 	if q.Order == job.OldestFirst {
 		direction, beyond = "ASC", ">"
 	}
 	if q.After != (job.Place{}) {
-		bounds += fmt.Sprintf(" AND (first_seen, job_id) %s (%s, %s)", beyond, arg(q.After.Seen), arg(q.After.JobID))
+		where += " AND (first_seen, job_id) " + beyond + " (?, ?)"
+		args = append(args, q.After.Seen, q.After.JobID)
 	}
 	if !q.SeenFrom.IsZero() {
-		bounds += " AND first_seen >= " + arg(q.SeenFrom.UnixMilli())
+		where += " AND first_seen >= ?"
+		args = append(args, q.SeenFrom.UnixMilli())
 	}
 	if !q.SeenBefore.IsZero() {
-		bounds += " AND first_seen < " + arg(q.SeenBefore.UnixMilli())
+		where += " AND first_seen < ?"
+		args = append(args, q.SeenBefore.UnixMilli())
 	}
-	var parts []string
-	if q.Conflicts {
-		parts, states = []string{from + "INDEXED BY jobs_conflict WHERE conflicts > 0" + bounds}, nil
+	return fmt.Sprintf("SELECT first_seen, job_id, %s FROM jobs INDEXED BY %s WHERE %s ORDER BY first_seen %s, job_id %[4]s LIMIT ?",
+		listColumns, index, where, direction), append(args, job.NewPager(q).Limit())
+}
+
+// beginning is the condition for where a page by id begins, and its argument: SQLite would make use of one bound alone, and may
+// take the one that is further away.
+func beginning(prefix, after string) (where, from string) {
+	if after < prefix {
+		return "job_id >= ?", prefix
 	}
-	for _, state := range states {
-		parts = append(parts, from+"INDEXED BY jobs_state WHERE work_state <> '' AND work_state = "+arg(state)+bounds)
-	}
-	query = fmt.Sprintf("%s ORDER BY 1 %s, 2 %[2]s%s", strings.Join(parts, " UNION ALL "), direction, limit)
-	return query, args
+	return "job_id > ?", after
 }
 
 func (s *Store) list(ctx context.Context, q *job.ListQuery, query string, args []any) (page job.Page, err error) {
@@ -152,25 +118,53 @@ func (s *Store) look(ctx context.Context, f func() error) error {
 	return s.failed("read", err)
 }
 
-// The queries that count. They read indexes alone.
+// The queries that count. They read indexes alone, but for that of untracked jobs, which is bounded.
 const (
-	countStateQuery     = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_state WHERE work_state = ?1 AND work_state <> '' LIMIT ?2)"
+	countStateQuery     = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_state WHERE work_state = ?1 AND work_state <> 'untracked' LIMIT ?2)"
 	countConflictsQuery = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_conflict WHERE conflicts > 0 LIMIT ?1)"
+	// countUnderQuery is given a prefix, and the first text behind all ids that begin with it.
+	countUnderQuery = `SELECT work_state, count(*), sum(conflicts > 0) FROM (SELECT work_state, conflicts FROM jobs
+		WHERE job_id >= ?1 AND job_id < ?2 ORDER BY job_id LIMIT ?3) GROUP BY work_state`
+	countUntrackedQuery = `SELECT count(*), coalesce(sum(untracked), 0) FROM (SELECT work_state = 'untracked' AS untracked FROM jobs INDEXED BY jobs_seen
+		ORDER BY first_seen DESC, job_id DESC LIMIT ?1)`
 )
 
 // Count implements [job.Store].
-func (s *Store) Count(ctx context.Context) (c job.Counts, err error) {
+func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err error) {
 	err = s.look(ctx, func() error {
-		c, err = s.count(ctx)
+		if prefix != "" {
+			c, err = s.countUnder(ctx, prefix)
+		} else {
+			c, err = s.count(ctx)
+		}
 		return err
 	})
 	return c, err
 }
 
+func (s *Store) countUnder(ctx context.Context, prefix string) (c job.Counts, err error) {
+	rows, err := s.readerDB.QueryContext(ctx, countUnderQuery, prefix, job.Behind(prefix), job.MaxCountExamined)
+	if err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	states, conflicts := make(map[job.WorkState]int64), int64(0)
+	for rows.Next() {
+		var state string
+		var n, conflicting int64
+		if err := rows.Scan(&state, &n, &conflicting); err != nil {
+			return c, err
+		}
+		states[job.StateNamed(state)] += n
+		conflicts += conflicting
+	}
+	return job.CountsOf(states, conflicts), rows.Err()
+}
+
 func (s *Store) count(ctx context.Context) (c job.Counts, err error) {
 	c.States = make(map[job.WorkState]job.Count)
-	var n int64
-	for _, state := range everyState {
+	var n, examined int64
+	for _, state := range job.TrackedStates {
 		if err := s.readerDB.QueryRowContext(ctx, countStateQuery, state.String(), job.MaxCount+1).Scan(&n); err != nil {
 			return c, err
 		}
@@ -180,5 +174,11 @@ func (s *Store) count(ctx context.Context) (c job.Counts, err error) {
 		return c, err
 	}
 	c.Conflicts = job.CountOf(n)
+	if err := s.readerDB.QueryRowContext(ctx, countUntrackedQuery, job.MaxCountExamined).Scan(&examined, &n); err != nil {
+		return c, err
+	}
+	untracked := job.CountOf(n)
+	untracked.More = untracked.More || examined == job.MaxCountExamined
+	c.States[job.StateUntracked] = untracked
 	return c, nil
 }

@@ -99,12 +99,11 @@ const (
 	dueQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
 	// longestDueQuery has more than one row for the sake of those that claims leave alone.
-	longestDueQuery = `SELECT job_id, work_due FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
-		ORDER BY work_due LIMIT ?2`
-	// dueUnderQuery is dueQuery for jobs under a prefix, and is given their group too, as the index has it.
+	longestDueQuery = `SELECT job_id, work_due FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1 ORDER BY work_due LIMIT ?2`
+	// dueUnderQuery is dueQuery for jobs under a prefix, and is given their group too.
 	dueUnderQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2)))
-		AND substr(job_id, 1, max(instr(job_id, ':') - 1, 0)) = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY work_due`
+		AND work_group = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY work_due`
 	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
 	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
 		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`
@@ -115,10 +114,12 @@ const (
 		ORDER BY work_due`
 )
 
+// unpaused is the condition that claims of a job are not paused.
+const unpaused = "NOT EXISTS (SELECT 1 FROM claim_pauses WHERE substr(jobs.job_id, 1, length(prefix)) = prefix)"
+
 // passing is the query for due work that passes over what is paused, and over what is due before its n-th argument.
 func passing(dueQuery string, n int) string {
-	return strings.Replace(dueQuery, " ORDER BY", fmt.Sprintf(` AND work_due >= ?%d
-		AND NOT EXISTS (SELECT 1 FROM claim_pauses WHERE substr(jobs.job_id, 1, length(prefix)) = prefix) ORDER BY`, n), 1)
+	return strings.Replace(dueQuery, " ORDER BY", fmt.Sprintf(" AND work_due >= ?%d AND %s ORDER BY", n, unpaused), 1)
 }
 
 func (s *Store) prepare(ctx context.Context, pragmas []string) (err error) {

@@ -60,9 +60,12 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	}
 	defer s.tell()
 	s.mu.Lock()
-	alone := maps.Clone(s.leftAlone)
+	alone, pauses, passed := maps.Clone(s.leftAlone), s.pauses, s.passed
 	s.mu.Unlock()
-	jobID, since, err = s.longestDue(ctx, job.Millis(s.now()), alone)
+	if len(pauses) > 0 && pauses[0].Prefix == "" {
+		return "", 0, nil
+	}
+	jobID, since, err = s.longestDue(ctx, job.Millis(s.now()), alone, passed)
 	switch {
 	case err == nil:
 		return jobID, since, nil
@@ -74,8 +77,8 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	return "", 0, s.failed("read", err)
 }
 
-func (s *Store) longestDue(ctx context.Context, now time.Time, without map[string]bool) (jobID string, since time.Duration, err error) {
-	rows, err := s.readerDB.QueryContext(ctx, longestDueQuery, now.UnixMilli(), len(without)+1)
+func (s *Store) longestDue(ctx context.Context, now time.Time, without map[string]bool, passed int64) (jobID string, since time.Duration, err error) {
+	rows, err := s.readerDB.QueryContext(ctx, passing(longestDueQuery, 3), now.UnixMilli(), len(without)+1, passed)
 	if err != nil {
 		return "", 0, err
 	}

@@ -405,7 +405,7 @@ func lists(t *testing.T, e Env) {
 	if err != nil || len(page.Jobs) > 0 || page.Examined != job.ExaminedPerJob || page.Next == (job.Place{}) {
 		t.Errorf("a page that finds nothing: %+v, %v", page, err)
 	}
-	counts, err := e.Store.Count(t.Context())
+	counts, err := e.Store.Count(t.Context(), "")
 	testenv.Must(t, err)
 	for _, state := range states {
 		if counts.States[state] != (job.Count{N: 8}) {
@@ -417,63 +417,69 @@ func lists(t *testing.T, e Env) {
 	}
 }
 
-// listsWhileOthersWrite: what is there from the start to the end comes exactly once, whatever comes, goes and changes meanwhile:
-// 2,000 jobs, 100,000 in a long run.
+// countsUnderAPrefix: of the jobs under a prefix each counts once, and others do not.
+func countsUnderAPrefix(t *testing.T, e Env) {
+	states := []job.WorkState{job.StateUntracked, job.StateQueued, job.StateLeased, job.StateCompleted, job.StateDead}
+	for i := range 60 {
+		inState(t, e, fmt.Sprint([]string{"bank:", "shop", "shop:", "shop:eu:", "shop9:", "shopping:"}[i/5%6], i), states[i%5])
+	}
+	odd := plain("shop:10", "other")
+	odd.Event = "job.failed"
+	record(t, e.Store, odd)
+	for prefix, want := range map[string]struct{ each, conflicts int64 }{"shop:": {4, 1}, "shop:eu:": {2, 0}, "bank:": {2, 0}, "nobody:": {}} {
+		got, err := e.Store.Count(t.Context(), prefix)
+		testenv.Must(t, err)
+		for _, state := range states {
+			if got.States[state] != (job.Count{N: want.each}) {
+				t.Errorf("%s %v: %+v, want %d", prefix, state, got.States[state], want.each)
+			}
+		}
+		if len(got.States) != len(states) || got.Conflicts != (job.Count{N: want.conflicts}) {
+			t.Errorf("%s: %+v", prefix, got)
+		}
+	}
+}
+
+// listsWhileOthersWrite: what is there from the start to the end comes exactly once, whatever comes and goes meanwhile.
 func listsWhileOthersWrite(t *testing.T, e Env) {
-	stay, size := 2000, 99
-	if testenv.Long() {
-		stay, size = 100_000, job.MaxPageSize
-	}
-	stays := func(n int) string { return fmt.Sprintf("stays-%06d", n*7%stay) }
-	goes := func(n int) string { return fmt.Sprintf("goes-%06d", n) }
-	const together = 64 // are seen in one millisecond
-	var deliveries []job.Delivery
-	for n := range stay {
-		in := plain(stays(n), "r")
-		if n%2 == 0 {
-			in.Mode = job.ModeQueued
+	const stay, go_ = 60, 20
+	for i := range stay {
+		if i%3 == 0 {
+			e.Clock.Advance(time.Millisecond)
 		}
-		deliveries = append(deliveries, check(t, in))
-		if n%8 == 0 {
-			deliveries = append(deliveries, check(t, plain(goes(n/8), "r")))
+		record(t, e.Store, plain(fmt.Sprintf("stays-%03d", i*7%stay), "r"))
+		if i < go_ {
+			record(t, e.Store, plain(fmt.Sprintf("goes-%03d", i), "r"))
 		}
 	}
-	for some := range slices.Chunk(deliveries, together) {
-		for _, o := range e.Store.Record(t.Context(), some) {
-			testenv.Must(t, o.Err)
-		}
-		e.Clock.Advance(time.Millisecond)
-	}
-	n := 0
+	e.Clock.Advance(time.Millisecond)
 	for _, order := range []job.Order{job.NewestFirst, job.OldestFirst, job.ByID} {
-		got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: size}, func() {
+		n := 0
+		got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: 7}, func() {
 			n++
-			record(t, e.Store, plain(fmt.Sprintf("comes-%06d", n), "r"))
-			record(t, e.Store, leased(stays(n*97%stay), "other")) // is counted, and in conflict
-			for i, c := range claim(t, e.Store, fmt.Sprint("claim ", n), 3) {
-				if i > 0 {
-					testenv.Must(t, job.Complete(t.Context(), e.Store, c.Record.JobID, c.Lease.Token, ""))
+			record(t, e.Store, plain(fmt.Sprintf("comes-%d-%03d", order, n), "r"))
+			record(t, e.Store, leased(fmt.Sprintf("stays-%03d", n), fmt.Sprint(order))) // counted, and in conflict maybe
+			if id := fmt.Sprintf("goes-%03d", int(order)*7+n); n <= 6 {
+				if r, err := e.Store.Get(t.Context(), id, false); err == nil {
+					_, err := deleteOne(t, e, job.Deletion{Expected: job.ExpectedOf(&r)})
+					testenv.Must(t, err)
 				}
 			}
-			gone := asRead(t, e, goes(n*97%(stay/8)))
-			if deleted, err := deleteOne(t, e, job.Deletion{Expected: gone}); !deleted || err != nil {
-				t.Errorf("%s: deleted %t, %v", gone.JobID, deleted, err)
-			}
 		})
-		seen := make(map[string]int)
+		seen := map[string]int{}
 		for _, id := range got {
-			if seen[id]++; seen[id] > 1 {
+			seen[id]++
+		}
+		for i := range stay {
+			if id := fmt.Sprintf("stays-%03d", i); seen[id] != 1 {
 				t.Errorf("order %d: %s came %d times", order, id, seen[id])
 			}
 		}
-		for i := range stay {
-			if seen[stays(i)] != 1 {
-				t.Errorf("order %d: %s came %d times", order, stays(i), seen[stays(i)])
+		for id, times := range seen {
+			if times != 1 {
+				t.Errorf("order %d: %s came %d times", order, id, times)
 			}
 		}
-	}
-	if n < 3*stay/size {
-		t.Errorf("others wrote %d times", n)
 	}
 }
 
@@ -548,6 +554,75 @@ func pausedClaims(t *testing.T, e Env) {
 	}
 	_, err = e.Store.Pause(t.Context(), "one too many", "")
 	wrongState(t, err, "pauses already")
+}
+
+// pausedWorkIsNotDue: what is paused is neither due for long nor free, and is both once it is resumed; and what is due later than
+// much that is paused is found, also when it becomes due meanwhile.
+func pausedWorkIsNotDue(t *testing.T, e Env) {
+	due := func(want string) {
+		t.Helper()
+		if id, _, err := e.Store.LongestDue(t.Context()); err != nil || id != want {
+			t.Errorf("%q has been due for longest, %v; want %q", id, err, want)
+		}
+	}
+	free := func(want ...string) {
+		t.Helper()
+		found, err := e.Store.Standings(t.Context(), []string{"a:1", "a:2", "b:1"})
+		testenv.Must(t, err)
+		var got []string
+		for id, s := range found {
+			if s.Free {
+				got = append(got, id)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("free are %v, want %v", got, want)
+		}
+	}
+	resume := func(prefix string) {
+		t.Helper()
+		_, err := e.Store.Unpause(t.Context(), prefix)
+		testenv.Must(t, err)
+	}
+	pause := func(prefix string) {
+		t.Helper()
+		_, err := e.Store.Pause(t.Context(), prefix, "")
+		testenv.Must(t, err)
+	}
+	record(t, e.Store, leased("a:1", "r"))
+	e.Clock.Advance(time.Hour) // it lapses
+	record(t, e.Store, queued("a:2", "r"))
+	e.Clock.Advance(time.Minute)
+	pause("a:")
+	due("")
+	free()
+	record(t, e.Store, queued("b:1", "r"))
+	e.Clock.Advance(time.Minute)
+	due("b:1")
+	free("b:1")
+	pause("")
+	due("")
+	free()
+	resume("")
+	got := claim(t, e.Store, "c1", 10)
+	if len(got) != 1 || got[0].Record.JobID != "b:1" {
+		t.Errorf("claimed %+v, want b:1", got)
+	}
+	due("")
+	testenv.Must(t, job.GiveBack(t.Context(), e.Store, "b:1", got[0].Lease.Token, job.Release{Delay: time.Minute}))
+	e.Clock.Advance(time.Hour)
+	record(t, e.Store, queued("a:3", "r"))
+	e.Clock.Advance(time.Hour)
+	due("b:1") // which became due after others were passed over, and before now
+	if got := claim(t, e.Store, "c2", 10); len(got) != 1 || got[0].Record.JobID != "b:1" {
+		t.Errorf("claimed %+v, want b:1", got)
+	}
+	resume("a:")
+	due("a:1")
+	free("a:1", "a:2")
+	if got := claim(t, e.Store, "c3", 10); len(got) != 3 {
+		t.Errorf("claimed %+v after all was resumed", got)
+	}
 }
 
 // adminEnded: nothing is done for a caller that has left.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,15 +29,25 @@ func expect(t *testing.T, s job.Store, id string) (job.Expectation, bool) {
 
 func claimOverdue(t *testing.T, s job.Store, most int) job.Overdue {
 	t.Helper()
-	o, err := s.ClaimOverdue(t.Context(), job.OverdueRequest{Max: most, Lease: lease})
+	return claimOverdueUnder(t, s, "", most)
+}
+
+func claimOverdueUnder(t *testing.T, s job.Store, prefix string, most int) job.Overdue {
+	t.Helper()
+	o, err := s.ClaimOverdue(t.Context(), job.OverdueRequest{Max: most, Lease: lease, Prefix: prefix})
 	testenv.Must(t, err)
 	return o
 }
 
 func listed(t *testing.T, s job.Store, which job.ExpectationFilter) (ids []string) {
 	t.Helper()
+	return listedUnder(t, s, which, "")
+}
+
+func listedUnder(t *testing.T, s job.Store, which job.ExpectationFilter, prefix string) (ids []string) {
+	t.Helper()
 	for after := ""; ; {
-		page, next, err := s.ListExpectations(t.Context(), which, after, 3)
+		page, next, err := s.ListExpectations(t.Context(), which, prefix, after, 3)
 		testenv.Must(t, err)
 		for _, e := range page {
 			ids = append(ids, e.JobID)
@@ -169,6 +180,66 @@ func overdueInParts(t *testing.T, e Env) {
 	}
 	if got := listed(t, e.Store, job.AllExpectations); len(got) != 8 {
 		t.Errorf("left %v", got)
+	}
+}
+
+// overdueUnderAPrefix: a claim with a prefix hands out, removes and gives up what is under it and nothing else, however much else is
+// due, and a list of a prefix has and tells nothing else.
+func overdueUnderAPrefix(t *testing.T, e Env) {
+	var want []string
+	for i := range 40 {
+		id := fmt.Sprint([]string{"bank:", "shop", "shop:", "shop:eu:", "shop9:", "shopping:", "zoo:", ""}[i%8], 40-i)
+		expect(t, e.Store, id)
+		e.Clock.Advance(time.Second)
+		switch {
+		case !strings.HasPrefix(id, "shop:"):
+		case i == 10:
+			record(t, e.Store, input(id, "r"))
+		default:
+			want = append(want, id)
+		}
+	}
+	all := listed(t, e.Store, job.AllExpectations)
+	under := listedUnder(t, e.Store, job.AllExpectations, "shop:")
+	if mine := append(slices.Clone(want), "shop:30"); len(under) != len(mine) || !slices.IsSorted(under) || len(all) != 40 {
+		t.Errorf("listed %v of %v", under, all)
+	}
+	for after, want := range map[string]int{"": 10, "a": 10, "shop:": 10, "shop:30": 7, "shop;": 0, "zoo:": 0} { // whatever a token says
+		page, next, err := e.Store.ListExpectations(t.Context(), job.AllExpectations, "shop:", after, 20)
+		if err != nil || len(page) != want || next != "" {
+			t.Errorf("behind %q: %d, then %q, %v; want %d", after, len(page), next, err, want)
+		}
+	}
+	e.Clock.Advance(overdueAfter)
+	if got := claimOverdueUnder(t, e.Store, "shop:eu:", 10); len(got.Jobs) != 5 || got.More {
+		t.Errorf("claimed %+v under shop:eu:", got)
+	}
+	if got := claimOverdueUnder(t, e.Store, "nobody:", 10); len(got.Jobs)+got.Recorded > 0 || got.More {
+		t.Errorf("claimed %+v of nobody", got)
+	}
+	e.Clock.Advance(2 * lease)
+	var got []string
+	removed := 0
+	for more := true; more; {
+		o := claimOverdueUnder(t, e.Store, "shop:", 3)
+		for _, x := range o.Jobs {
+			got = append(got, x.JobID)
+		}
+		removed, more = removed+o.Recorded, o.More
+	}
+	// Those under shop:eu: were leased until later.
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || removed != 1 {
+		t.Errorf("claimed %v, %d were recorded; want %v, 1", got, removed, want)
+	}
+	e.Clock.Advance(giveUpAfter)
+	given := claimOverdueUnder(t, e.Store, "shop:", 100)
+	if len(given.GivenUp) != len(want) || len(given.Jobs) > 0 {
+		t.Errorf("given up: %+v", given)
+	}
+	if got := listed(t, e.Store, job.GivenUpExpectations); !slices.Equal(got, want) {
+		t.Errorf("given up: %v, want %v", got, want)
 	}
 }
 

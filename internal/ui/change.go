@@ -95,7 +95,7 @@ func (p *Page) change(r *request) (*content, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), changeTime)
 	defer cancel()
-	defer p.counted.Store(nil)
+	defer p.counted.Clear()
 	data := struct {
 		Outcomes     []outcome
 		Done, Failed int

@@ -18,7 +18,7 @@ const (
 	mostCounted, expectedPages = 100, 5
 	// refreshTime is after how many seconds the overview is asked for again, where that is wanted.
 	refreshTime = 10
-	// countTime is for how long all viewers share what was counted.
+	// countTime is for how long all viewers of the same jobs share what was counted.
 	countTime = 10 * time.Second
 )
 
@@ -42,17 +42,14 @@ func (p *Page) overview(r *request) (*content, error) {
 		Jobs, Expected                              []count
 		JobsProblem, ExpectedProblem, PausesProblem *problem
 		Pauses                                      []*joboncev1.ClaimPause
-		Prefix                                      string
 		Refresh                                     int
 	}
-	data.clock, data.Prefix = clock(r.now), r.viewer.Prefix
+	data.clock = clock(r.now)
 	ctx, cancel := context.WithTimeout(r.Context(), p.cfg.CallTimeout)
 	defer cancel()
 	var jobs, expected, paused error
 	var parts sync.WaitGroup
-	if data.Prefix == "" { // The counts are of all jobs.
-		parts.Go(func() { data.Jobs, jobs = p.countJobs(ctx) })
-	}
+	parts.Go(func() { data.Jobs, jobs = p.countJobs(ctx, r.viewer.Prefix) })
 	parts.Go(func() { data.Expected, expected = p.countExpected(ctx) })
 	parts.Go(func() {
 		resp, err := p.admin.ListClaimPauses(ctx, &joboncev1.ListClaimPausesRequest{})
@@ -79,23 +76,25 @@ func (p *Page) overview(r *request) (*content, error) {
 	return &content{template: "overview", title: "Overview", code: code, data: data, refresh: data.Refresh}, nil
 }
 
-// countJobs counts the jobs of each state. The service looks at up to 250,000 entries of its indexes for that, more than for any
-// other view, so that one count goes on at a time, and is everybody's for a while.
-func (p *Page) countJobs(ctx context.Context) ([]count, error) {
+// countJobs counts the jobs of each state, of a viewer with the prefix. The service looks at up to 250,000 entries of its indexes for that, more than for any
+// other view, so that one count goes on at a time, and is for a while that of everybody who
+// sees the same jobs.
+func (p *Page) countJobs(ctx context.Context, prefix string) ([]count, error) {
 	select {
 	case p.counting <- struct{}{}:
 		defer func() { <-p.counting }()
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	c := p.counted.Load()
+	was, _ := p.counted.Load(prefix)
+	c, _ := was.(*counted)
 	if now := p.now(); c == nil || now.Sub(c.at) >= countTime {
 		resp, err := p.admin.CountJobs(ctx, &joboncev1.CountJobsRequest{})
 		if err != nil {
 			return nil, err
 		}
 		c = &counted{now, resp}
-		p.counted.Store(c)
+		p.counted.Store(prefix, c)
 	}
 	n := map[joboncev1.WorkState]*joboncev1.StateCount{}
 	for _, s := range c.GetCounts() {

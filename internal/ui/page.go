@@ -10,7 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -73,9 +73,9 @@ type Page struct {
 	admin   joboncev1.AdminServiceClient
 	few     *rate.Limiter
 	now     func() time.Time
-	// counting is full while jobs are counted, counted what came of it last.
+	// counting is full while jobs are counted, counted what came of it last, a *counted for each prefix of callers.
 	counting chan struct{}
-	counted  atomic.Pointer[counted]
+	counted  sync.Map
 }
 
 // New makes a page. It starts nothing.

@@ -41,7 +41,8 @@ type AdminServiceClient interface {
 	// was read, and is not deleted, comes exactly once, whatever is recorded and deleted meanwhile, unless its state changes
 	// where that is asked for.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
-	// CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs.
+	// CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs. A caller
+	// with a job_id_prefix gets the counts of its own jobs, among the first 200,000 of them by id.
 	CountJobs(ctx context.Context, in *CountJobsRequest, opts ...grpc.CallOption) (*CountJobsResponse, error)
 	// RequeueWork starts the work of a job anew: whatever state it is in, it is queued, due now and without attempts, and an
 	// earlier token holds no more. A job that is so already is left as it is, so that the call may be repeated. NOT_FOUND
@@ -59,7 +60,8 @@ type AdminServiceClient interface {
 	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over. When an answer is
 	// lost, the same call does what is left.
 	RequeueJobs(ctx context.Context, in *RequeueJobsRequest, opts ...grpc.CallOption) (*RequeueJobsResponse, error)
-	// ListExpectations returns webhooks that are to come, in the order of their job ids.
+	// ListExpectations returns webhooks that are to come, in the order of their job ids. A caller that may neither poll nor
+	// administer gets their status_url without the query, which may be a secret.
 	ListExpectations(ctx context.Context, in *ListExpectationsRequest, opts ...grpc.CallOption) (*ListExpectationsResponse, error)
 	// PauseClaims keeps the work of jobs from being started, by the prefix of their ids: claims pass it over, and a LEASED
 	// delivery of work that is free gets PENDING. What is recorded, and leases that run, are as ever: the first delivery of a
@@ -181,7 +183,8 @@ type AdminServiceServer interface {
 	// was read, and is not deleted, comes exactly once, whatever is recorded and deleted meanwhile, unless its state changes
 	// where that is asked for.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
-	// CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs.
+	// CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs. A caller
+	// with a job_id_prefix gets the counts of its own jobs, among the first 200,000 of them by id.
 	CountJobs(context.Context, *CountJobsRequest) (*CountJobsResponse, error)
 	// RequeueWork starts the work of a job anew: whatever state it is in, it is queued, due now and without attempts, and an
 	// earlier token holds no more. A job that is so already is left as it is, so that the call may be repeated. NOT_FOUND
@@ -199,7 +202,8 @@ type AdminServiceServer interface {
 	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over. When an answer is
 	// lost, the same call does what is left.
 	RequeueJobs(context.Context, *RequeueJobsRequest) (*RequeueJobsResponse, error)
-	// ListExpectations returns webhooks that are to come, in the order of their job ids.
+	// ListExpectations returns webhooks that are to come, in the order of their job ids. A caller that may neither poll nor
+	// administer gets their status_url without the query, which may be a secret.
 	ListExpectations(context.Context, *ListExpectationsRequest) (*ListExpectationsResponse, error)
 	// PauseClaims keeps the work of jobs from being started, by the prefix of their ids: claims pass it over, and a LEASED
 	// delivery of work that is free gets PENDING. What is recorded, and leases that run, are as ever: the first delivery of a

@@ -37,8 +37,8 @@ type ExpectationServiceClient interface {
 	// ExpectJob says that a webhook of the job is to come. Repeated, it keeps the first values. When the job is recorded
 	// already, nothing is kept, and the response says so.
 	ExpectJob(ctx context.Context, in *ExpectJobRequest, opts ...grpc.CallOption) (*ExpectJobResponse, error)
-	// ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first. What
-	// was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
+	// ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first, and to
+	// a caller with a job_id_prefix its own. What was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
 	// their leases have ended.
 	ClaimOverdueJobs(ctx context.Context, in *ClaimOverdueJobsRequest, opts ...grpc.CallOption) (*ClaimOverdueJobsResponse, error)
 	// ReportPoll gives a job back that was polled, and says when to look again. When the job is recorded by now the
@@ -111,8 +111,8 @@ type ExpectationServiceServer interface {
 	// ExpectJob says that a webhook of the job is to come. Repeated, it keeps the first values. When the job is recorded
 	// already, nothing is kept, and the response says so.
 	ExpectJob(context.Context, *ExpectJobRequest) (*ExpectJobResponse, error)
-	// ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first. What
-	// was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
+	// ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first, and to
+	// a caller with a job_id_prefix its own. What was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
 	// their leases have ended.
 	ClaimOverdueJobs(context.Context, *ClaimOverdueJobsRequest) (*ClaimOverdueJobsResponse, error)
 	// ReportPoll gives a job back that was polled, and says when to look again. When the job is recorded by now the

@@ -64,6 +64,12 @@ var mutations = []mutation{
 	},
 
 	{
+		name: "an expectation is removed by the id of its job alone",
+		file: inStore + "expectation.go", from: "s.expected.DeleteOne(tracked, thatVery(e))", to: `s.expected.DeleteOne(tracked, thatVery(e)[:1])`,
+		scenario: "expect × delete, then expect",
+	},
+
+	{
 		name: "a delivery is first though its write concern failed",
 		file: inStore + "bulk.go", from: "b.unsafe = err", to: "_ = b.unsafe",
 		scenario: "record × record, leased", deployment: modeldb.ReplicaSet, faults: 1,

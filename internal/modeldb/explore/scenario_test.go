@@ -18,6 +18,8 @@ type scenario struct {
 	long   bool // explored in the long form alone
 	shared bool
 	pauses bool // callers pause claims, and resume them
+	// expected is set where the first job is expected before all else, and overdue; polled where a poller has it.
+	expected, polled bool
 	// jobs are those that there are: one unless the scenario names more.
 	jobs []string
 	// before is done before the callers begin, without faults. Its answer is what they know.
@@ -46,6 +48,8 @@ func scenarios() []scenario {
 	remove := func(force bool) func(*caller) {
 		return func(c *caller) { c.insist(storetest.DeleteOp(c.known, force)) }
 	}
+	// expectAnew deletes the job and expects it again: nobody else's call may take that away any more.
+	expectAnew := func(c *caller) { remove(false)(c); c.expect("anew", true) }
 	pause := func(c *caller) { c.insist(storetest.PauseOp()) }
 	type callers = []func(*caller)
 	type ops = []storetest.Op
@@ -127,6 +131,16 @@ func scenarios() []scenario {
 		{name: "delete × delete", before: queued, aged: true, callers: callers{remove(false), remove(false)}},
 		{name: "delete by force × complete", before: leased, aged: true, callers: callers{remove(true), complete}},
 
+		{name: "expect × delete, then expect", before: queued, aged: true, callers: callers{func(c *caller) { c.expect("before", false) }, expectAnew}},
+		{name: "claim overdue × delete, then expect", long: true, expected: true, before: queued, aged: true, callers: callers{(*caller).claimOverdue, expectAnew}},
+		{name: "report × delete, then expect", long: true, expected: true, polled: true, before: queued, aged: true, callers: callers{(*caller).report, expectAnew}},
+		{name: "delete × delete, then expect", long: true, expected: true, before: queued, aged: true, callers: callers{remove(false), expectAnew}},
+		{name: "cancel, then expect", expected: true, aged: true, callers: callers{func(c *caller) {
+			if c.cancel() {
+				c.expect("anew", true)
+			}
+		}}},
+
 		{name: "pause × claim", pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
 		{name: "pause, then claim", pauses: true, before: queued, callers: callers{func(c *caller) { pause(c); c.claim("one") }}},
 		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, lapsed: true,
@@ -179,6 +193,43 @@ func (c *caller) claim(request string) (storetest.Answer, bool) {
 		return answer, false
 	}
 	return answer, ok
+}
+
+// expect expects the job, at a URL that tells it from other expectations. mine is set when nobody may remove it later, once it was
+// answered that it is kept.
+func (c *caller) expect(url string, mine bool) {
+	overdue := time.Duration(0)
+	req, err := job.NewExpectRequest(c.jobs[0], "https://provider.example/"+url, &overdue, nil)
+	if err != nil {
+		panic(err)
+	}
+	c.begin(c.number)
+	kept, recorded, err := c.store.Expect(c.ctx, req)
+	c.note(c.number, "expect", err, kept.StatusURL, recorded)
+	if mine && err == nil && !recorded {
+		c.mu.Lock()
+		c.kept = kept.StatusURL
+		c.mu.Unlock()
+	}
+}
+
+func (c *caller) claimOverdue() {
+	c.begin(c.number)
+	o, err := c.store.ClaimOverdue(c.ctx, job.OverdueRequest{Max: 1, Lease: time.Minute})
+	c.note(c.number, "claim overdue", err, len(o.Jobs), o.Recorded)
+}
+
+func (c *caller) report() {
+	c.begin(c.number)
+	_, recorded, err := c.store.ReportPoll(c.ctx, job.PollReport{JobID: c.jobs[0], Token: c.token})
+	c.note(c.number, "report", err, recorded)
+}
+
+func (c *caller) cancel() bool {
+	c.begin(c.number)
+	err := c.store.CancelExpectation(c.ctx, c.jobs[0])
+	c.note(c.number, "cancel", err)
+	return err == nil
 }
 
 // together records several jobs in one call.

@@ -42,6 +42,8 @@ type world struct {
 	past   []storetest.Call
 	before storetest.Answer
 	known  job.Expected
+	// token is that of the poller that has the job.
+	token string
 	// hurt is set once a client may have lost its connections.
 	hurt bool
 
@@ -66,6 +68,7 @@ type play struct {
 	nows     []time.Time
 	calls    map[string][]storetest.Call // by job
 	outcome  []string                    // of each call, in the order of the callers
+	kept     string                      // the URL of an expectation that is to be there in the end
 	problems []string
 }
 
@@ -122,6 +125,16 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 	w.play = &play{nows: []time.Time{w.clock.Now()}, calls: map[string][]storetest.Call{}}
 	cryptotest.SetGlobalRandom(t, 2)
 	setup := &caller{world: w, number: -1, store: w.stores[0], ctx: context.Background()}
+	if w.expected {
+		setup.expect("first", false)
+	}
+	if w.polled {
+		o, err := setup.store.ClaimOverdue(setup.ctx, job.OverdueRequest{Max: 1, Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.token = o.Jobs[0].Token
+	}
 	for _, o := range w.scenario.before {
 		w.before, _ = setup.do(o)
 	}
@@ -276,6 +289,27 @@ func (w *world) begin(number int) (from, at int) {
 	return w.sequence, len(w.nows) - 1
 }
 
+// note notes the end of a call that the model does not know.
+func (w *world) note(number int, what string, err error, said ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sequence++
+	switch {
+	case errors.Is(err, job.ErrOutcomeUnknown):
+		said = []any{"unknown"}
+	case errors.Is(err, job.ErrUnavailable):
+		said = []any{"unavailable"}
+	case errors.Is(err, job.ErrNoExpectation), errors.Is(err, job.ErrLeaseLost):
+		said = []any{err}
+	case err != nil:
+		w.problems = append(w.problems, fmt.Sprintf("%s failed: %v", what, err))
+	}
+	if number >= 0 {
+		w.ended[number]++
+		w.outcome[number] += fmt.Sprintf("%s: %v; ", what, said)
+	}
+}
+
 func (w *world) end(number int, jobID string, from, at int, o storetest.Op, answer storetest.Answer, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,6 +362,16 @@ func (w *world) judge() (outcome string, err error) {
 			problems = append(problems, fmt.Sprintf("%s: %v", id, err))
 		}
 		problems = append(problems, firsts(w.calls[id])...)
+	}
+	if w.expected || w.kept != "" {
+		switch page, _, err := w.stores[0].ListExpectations(context.Background(), job.AllExpectations, "", "", 10); {
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("listing expectations in the end: %v", err))
+		case w.kept != "" && (len(page) != 1 || page[0].StatusURL != w.kept):
+			problems = append(problems, fmt.Sprintf("the expectation %s was kept, and in the end there is %+v", w.kept, page))
+		default:
+			stored += fmt.Sprintf("%d expected", len(page))
+		}
 	}
 	if len(problems) > 0 {
 		err = errors.New(strings.Join(problems, "\n"))

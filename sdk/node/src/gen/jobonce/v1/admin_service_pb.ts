@@ -795,7 +795,8 @@ export const AdminService: GenService<{
     output: typeof ListJobsResponseSchema;
   },
   /**
-   * CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs.
+   * CountJobs counts jobs by state, up to 10,000 of each. Untracked jobs are counted among the 200,000 newest jobs. A caller
+   * with a job_id_prefix gets the counts of its own jobs, among the first 200,000 of them by id.
    *
    * @generated from rpc jobonce.v1.AdminService.CountJobs
    */
@@ -845,7 +846,8 @@ export const AdminService: GenService<{
     output: typeof RequeueJobsResponseSchema;
   },
   /**
-   * ListExpectations returns webhooks that are to come, in the order of their job ids.
+   * ListExpectations returns webhooks that are to come, in the order of their job ids. A caller that may neither poll nor
+   * administer gets their status_url without the query, which may be a secret.
    *
    * @generated from rpc jobonce.v1.AdminService.ListExpectations
    */

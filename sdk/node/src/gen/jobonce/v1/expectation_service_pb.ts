@@ -383,8 +383,8 @@ export const ExpectationService: GenService<{
     output: typeof ExpectJobResponseSchema;
   },
   /**
-   * ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first. What
-   * was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
+   * ClaimOverdueJobs hands out jobs whose webhook is overdue, each to one poller at a time, the longest overdue first, and to
+   * a caller with a job_id_prefix its own. What was recorded meanwhile, or is to be given up, is not handed out. When the answer gets lost, the jobs come again once
    * their leases have ended.
    *
    * @generated from rpc jobonce.v1.ExpectationService.ClaimOverdueJobs
