@@ -22,7 +22,7 @@ import (
 // TestRefusalsLeaveNothing: calls that are refused, with the longest timeout that there is, leave neither calls, bytes nor memory,
 // and no more than a few lines in the log.
 func TestRefusalsLeaveNothing(t *testing.T) {
-	refusals := 10_000
+	refusals := 3_000
 	if testenv.Long() {
 		refusals = 100_000
 	}
@@ -51,7 +51,11 @@ func TestRefusalsLeaveNothing(t *testing.T) {
 // TestCancelledCallsCount: a call counts until its handler has returned, so that callers who cancel at once never make more
 // of them run than there is room for.
 func TestCancelledCallsCount(t *testing.T) {
-	const bound, calls = 50, 20_000
+	const bound = 50
+	calls := 5_000
+	if testenv.Long() {
+		calls = 20_000
+	}
 	var running, most atomic.Int64
 	release := make(chan struct{})
 	s := start(t, Config{MaxCalls: bound}, &memoryJobs{onGet: func(context.Context) error {

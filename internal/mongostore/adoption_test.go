@@ -102,7 +102,11 @@ func TestJobOnceFirst(t *testing.T) {
 
 // TestRaceWithScript: the script and two instances of JobOnce get the same jobs at the same time.
 func TestRaceWithScript(t *testing.T) {
-	const ids, wave = 2000, 50
+	const wave = 50
+	ids := 500
+	if testenv.Long() {
+		ids = 5000
+	}
 	uri, database := testenv.MongoURI(t), testenv.Database(t)
 	frontend := startScript(t, uri, database)
 	var instances []*batch.Store

@@ -39,7 +39,12 @@ func openUnready(t *testing.T, opts mongostore.Options) *mongostore.Store {
 	return s
 }
 
+// TestConformance runs the suite on the bare store. It is a part of the long mode: internal/modeldb always does the same on a
+// MongoDB in memory, and [TestConformanceBatched] on the database, as the service does.
 func TestConformance(t *testing.T) {
+	if !testenv.Long() {
+		t.Skip("a part of the long mode")
+	}
 	uri := testenv.MongoURI(t)
 	storetest.Run(t, func(t *testing.T) storetest.Env {
 		clock := testenv.NewClock()
