@@ -21,7 +21,7 @@ import (
 )
 
 // smoke names what TestSmoke measures: what needs nothing but this module, unless more is asked for.
-var smoke = flag.String("smoke", `^(embedded\.64\.vs_echo|embedded\.64\.secure_cpu_vs_plain|webhook\.64\.vs_bare_http|work\.embedded\.64\.drained_vs_recorded)$`, "measure the figures that this `regexp` matches, for a moment")
+var smoke = flag.String("smoke", `^(embedded\.64\.vs_echo|embedded\.64\.vs_without_lists|embedded\.64\.secure_cpu_vs_plain|webhook\.64\.vs_bare_http|work\.embedded\.64\.drained_vs_recorded)$`, "measure the figures that this `regexp` matches, for a moment")
 
 // TestMain makes the test binary the child that bench starts.
 func TestMain(m *testing.M) {

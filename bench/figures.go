@@ -41,6 +41,13 @@ func ratiosOf(g group, as func(kind string) string) []figure {
 	if has(kindSecure) {
 		same("secure_cpu_vs_plain", cpu, kindSecure, kindService)
 	}
+	if has(kindNoLists) {
+		same("vs_without_lists", rate, kindService, kindNoLists)
+		same("cpu_vs_without_lists", cpu, kindService, kindNoLists)
+		if g.work {
+			same("recorded_vs_without_lists", recorded, kindService, kindNoLists)
+		}
+	}
 	if has(kindRelay) {
 		same("relay.p50_vs_direct", p50, kindRelay, kindDirect)
 		same("p50_vs_relay", p50, kindService, kindRelay)

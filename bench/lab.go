@@ -92,9 +92,8 @@ func (l *lab) place(ctx context.Context, g group, kind string, others map[string
 	}
 	p.bench, p.spec.Kind = version.bench, base
 	switch base {
-	case kindSmall, kindLarge, kindSecure:
+	case kindService, kindSmall, kindLarge, kindSecure, kindNoLists, kindTwo, kindFour:
 		p.spec.Kind = kindService
-	case kindService, kindTwo, kindFour:
 		if g.work {
 			p.spec.Kind = kindWorkers
 		}
@@ -156,6 +155,11 @@ func (l *lab) embeddedService(ctx context.Context, kind string, version programs
 		return place{}, err
 	}
 	undo.add(func() { _ = os.RemoveAll(data) })
+	if kind == kindNoLists {
+		if err := l.fileWithoutLists(ctx, version, data); err != nil {
+			return place{}, err
+		}
+	}
 	p, address, err := startServe(ctx, l.dir, version.jobonce, nil, append(flags, "--data-dir", data)...)
 	if err != nil {
 		return place{}, err
@@ -181,6 +185,11 @@ func (l *lab) mongoService(
 	}
 	instances := instances(kind)
 	p := place{collection: l.newCollection(g.cell(kind), undo)}
+	if kind == kindNoLists {
+		if err := l.db.withoutLists(ctx, p.collection); err != nil {
+			return place{}, err
+		}
+	}
 	var addresses []string
 	var pids []int
 	for range instances {
@@ -216,6 +225,11 @@ func (l *lab) mongoService(
 	}
 	if err := l.db.seedCopies(ctx, p.collection, jobs); err != nil {
 		return place{}, err
+	}
+	if kind == kindNoLists {
+		if err := l.db.hasNoLists(ctx, p.collection); err != nil {
+			return place{}, err
+		}
 	}
 	p.spec, p.pids = spec{Address: strings.Join(addresses, ","), secured: reach}, l.withDatabase(pids...)
 	return p, nil

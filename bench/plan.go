@@ -15,6 +15,7 @@ const (
 	kindService  = "service"         // callers call JobOnce; in groups of work, workers of the Go client
 	kindBatching = "batching_client" // callers call JobOnce through the client's own batching
 	kindSecure   = "secure"          // callers call JobOnce by TLS, with a token
+	kindNoLists  = "without_lists"   // callers call JobOnce on a store without the indexes that lists need
 	kindEcho     = "echo"            // callers call a bare gRPC server that does nothing
 	kindFrontend = "frontend"        // senders deliver webhooks to a handler of client/webhook, which calls JobOnce
 	kindBareHTTP = "bare_http"       // senders deliver them to a handler that verifies and does nothing
@@ -88,7 +89,7 @@ func allGroups(short bool) []group {
 		{name: "mongo.1", store: mongodb, callers: 1, bodyBytes: kib, kinds: []string{kindDirect, kindService, kindRelay}},
 		{name: "mongo.16", store: mongodb, callers: 16, bodyBytes: kib, kinds: both},
 		{name: "mongo.64", store: mongodb, callers: 64, bodyBytes: kib, sizes: true,
-			kinds: []string{kindDirect, kindService, kindSecure}},
+			kinds: []string{kindDirect, kindService, kindSecure, kindNoLists}},
 		{name: "mongo.256", store: mongodb, callers: 256, bodyBytes: kib,
 			kinds: []string{kindDirect, kindService, kindBatching, kindBulk, kindBulkOnce}},
 		{name: "mongo.64.dup30", store: mongodb, callers: 64, duplicates: 30, bodyBytes: kib, kinds: both},
@@ -105,7 +106,7 @@ func allGroups(short bool) []group {
 		{name: "embedded.1", store: embedded, callers: 1, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.16", store: embedded, callers: 16, bodyBytes: kib, kinds: []string{kindService}},
 		{name: "embedded.64", store: embedded, callers: 64, bodyBytes: kib,
-			kinds: []string{kindService, kindSecure, kindEcho, kindPostgres, kindRedis}},
+			kinds: []string{kindService, kindSecure, kindNoLists, kindEcho, kindPostgres, kindRedis}},
 		{name: "embedded.256", store: embedded, callers: 256, bodyBytes: kib,
 			kinds: []string{kindService, kindBatching, kindRedis}},
 		{name: "embedded.64.dup30", store: embedded, callers: 64, duplicates: 30, bodyBytes: kib, kinds: []string{kindService}},
@@ -117,11 +118,11 @@ func allGroups(short bool) []group {
 		{name: "work.mongo.10", store: mongodb, callers: 10, bodyBytes: kib, work: true,
 			kinds: []string{kindService, kindTwo, kindByHand}},
 		{name: "work.mongo.64", store: mongodb, callers: 64, bodyBytes: kib, work: true,
-			kinds: []string{kindService, kindTwo, kindFour, kindByHand}},
+			kinds: []string{kindService, kindTwo, kindFour, kindNoLists, kindByHand}},
 		{name: "work.embedded.10", store: embedded, callers: 10, bodyBytes: kib, work: true,
 			kinds: []string{kindService, kindRiver, kindAsynq}},
 		{name: "work.embedded.64", store: embedded, callers: 64, bodyBytes: kib, work: true,
-			kinds: []string{kindService, kindRiver, kindAsynq}},
+			kinds: []string{kindService, kindNoLists, kindRiver, kindAsynq}},
 	}
 	if !short {
 		for _, s := range []store{embedded, mongodb} {

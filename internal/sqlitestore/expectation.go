@@ -191,7 +191,7 @@ func (s *Store) CancelExpectation(ctx context.Context, jobID string) error {
 func (s *Store) ListExpectations(
 	ctx context.Context, which job.ExpectationFilter, prefix, after string, size int,
 ) (page []job.Expectation, next string, err error) {
-	behind, from := beginning(prefix, after)
+	bound, first := beginning(prefix, after)
 	err = s.look(ctx, func() error {
 		page, next = nil, ""
 		last, examined, now := after, 0, s.now()
@@ -207,7 +207,7 @@ func (s *Store) ListExpectations(
 				page = append(page, *e)
 			}
 			return true
-		}, "SELECT "+expectationColumns+" FROM expectations WHERE "+behind+" ORDER BY job_id", from)
+		}, "SELECT "+expectationColumns+" FROM expectations WHERE "+bound+"? ORDER BY job_id", first)
 	})
 	return page, next, err
 }

@@ -13,57 +13,97 @@ import (
 // listColumns are those of a record, without its result.
 var listColumns = strings.Replace(recordColumns, "work_result", "NULL", 1)
 
-// List implements [job.Store]. Each order and filter reads one index, along which no job moves while it is there.
+// List implements [job.Store]. Each order and filter goes along one index, by keys that stay as they are while a job is there. A
+// list of all jobs by time is merged of those of the states, in one query: a job whose state changes meanwhile comes at its place.
 func (s *Store) List(ctx context.Context, q job.ListQuery) (page job.Page, err error) {
-	query, args := listQuery(&q)
 	err = s.look(ctx, func() error {
+		states := []string{q.State.String()}
+		if q.State == job.StateUnknown {
+			if states, err = s.states(ctx); err != nil {
+				return err
+			}
+		}
+		query, args := listQuery(&q, states)
 		page, err = s.list(ctx, &q, query, args)
 		return err
 	})
 	return page, err
 }
 
-// listQuery is the query for a page, of which as many rows are read as the page has room for.
-func listQuery(q *job.ListQuery) (query string, args []any) {
+// everyState is the states that this version knows.
+var everyState = append([]job.WorkState{job.StateUntracked}, job.TrackedStates...)
+
+// statesQuery finds the states in the file. It looks at one entry of each.
+const statesQuery = `WITH RECURSIVE found (state) AS (
+	SELECT (SELECT work_state FROM jobs INDEXED BY jobs_state WHERE work_state <> '' ORDER BY work_state LIMIT 1) UNION ALL
+	SELECT (SELECT work_state FROM jobs INDEXED BY jobs_state WHERE work_state <> '' AND work_state > state ORDER BY work_state LIMIT 1)
+	FROM found WHERE state IS NOT NULL) SELECT state FROM found WHERE state IS NOT NULL`
+
+// states are the names of the states that jobs may be in: those that this version knows, into which one may come at any time, and
+// those that others have left in the file.
+func (s *Store) states(ctx context.Context) (names []string, err error) {
+	for _, state := range everyState {
+		names = append(names, state.String())
+	}
+	rows, err := s.readerDB.QueryContext(ctx, statesQuery)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		if job.StateNamed(name) == job.StateUnknown {
+			names = append(names, name)
+		}
+	}
+	return names, rows.Err()
+}
+
+// listQuery is the query for a page of jobs in these states, of which as many rows are read as the page has room for.
+func listQuery(q *job.ListQuery, states []string) (query string, args []any) {
+	arg := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprint("?", len(args))
+	}
+	from, limit := "SELECT first_seen, job_id, "+listColumns+" FROM jobs ", " LIMIT "+arg(job.NewPager(q).Limit())
 	if q.Order == job.ByID {
-		where, from := beginning(q.Prefix, q.After.JobID)
-		return "SELECT first_seen, job_id, " + listColumns + " FROM jobs WHERE " + where + " ORDER BY job_id LIMIT ?",
-			[]any{from, job.NewPager(q).Limit()}
+		bound, first := beginning(q.Prefix, q.After.JobID)
+		return from + "WHERE " + bound + arg(first) + " ORDER BY job_id" + limit, args
 	}
-	index, where := "jobs_seen", "true"
-	switch {
-	case q.Conflicts:
-		index, where = "jobs_conflict", "conflicts > 0"
-	case q.State != job.StateUnknown && q.State != job.StateUntracked:
-		index, where, args = "jobs_state", "work_state = ? AND work_state <> 'untracked'", []any{q.State.String()}
-	}
-	direction, beyond := "DESC", "<"
+	direction, beyond, bounds := "DESC", "<", ""
 	if q.Order == job.OldestFirst {
 		direction, beyond = "ASC", ">"
 	}
 	if q.After != (job.Place{}) {
-		where += " AND (first_seen, job_id) " + beyond + " (?, ?)"
-		args = append(args, q.After.Seen, q.After.JobID)
+		bounds += fmt.Sprintf(" AND (first_seen, job_id) %s (%s, %s)", beyond, arg(q.After.Seen), arg(q.After.JobID))
 	}
 	if !q.SeenFrom.IsZero() {
-		where += " AND first_seen >= ?"
-		args = append(args, q.SeenFrom.UnixMilli())
+		bounds += " AND first_seen >= " + arg(q.SeenFrom.UnixMilli())
 	}
 	if !q.SeenBefore.IsZero() {
-		where += " AND first_seen < ?"
-		args = append(args, q.SeenBefore.UnixMilli())
+		bounds += " AND first_seen < " + arg(q.SeenBefore.UnixMilli())
 	}
-	return fmt.Sprintf("SELECT first_seen, job_id, %s FROM jobs INDEXED BY %s WHERE %s ORDER BY first_seen %s, job_id %[4]s LIMIT ?",
-		listColumns, index, where, direction), append(args, job.NewPager(q).Limit())
+	var parts []string
+	if q.Conflicts {
+		parts, states = []string{from + "INDEXED BY jobs_conflict WHERE conflicts > 0" + bounds}, nil
+	}
+	for _, state := range states {
+		parts = append(parts, from+"INDEXED BY jobs_state WHERE work_state <> '' AND work_state = "+arg(state)+bounds)
+	}
+	query = fmt.Sprintf("%s ORDER BY 1 %s, 2 %[2]s%s", strings.Join(parts, " UNION ALL "), direction, limit)
+	return query, args
 }
 
-// beginning is the condition for where a page by id begins, and its argument: SQLite would make use of one bound alone, and may
-// take the one that is further away.
-func beginning(prefix, after string) (where, from string) {
+// beginning is where a page by id begins, as a condition, and what comes after it. It is one bound alone: SQLite would begin at the
+// first of two.
+func beginning(prefix, after string) (bound, first string) {
 	if after < prefix {
-		return "job_id >= ?", prefix
+		return "job_id >= ", prefix
 	}
-	return "job_id > ?", after
+	return "job_id > ", after
 }
 
 func (s *Store) list(ctx context.Context, q *job.ListQuery, query string, args []any) (page job.Page, err error) {
@@ -118,15 +158,13 @@ func (s *Store) look(ctx context.Context, f func() error) error {
 	return s.failed("read", err)
 }
 
-// The queries that count. They read indexes alone, but for that of untracked jobs, which is bounded.
+// The queries that count. They read indexes alone.
 const (
-	countStateQuery     = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_state WHERE work_state = ?1 AND work_state <> 'untracked' LIMIT ?2)"
+	countStateQuery     = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_state WHERE work_state = ?1 AND work_state <> '' LIMIT ?2)"
 	countConflictsQuery = "SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_conflict WHERE conflicts > 0 LIMIT ?1)"
 	// countUnderQuery is given a prefix, and the first text behind all ids that begin with it.
 	countUnderQuery = `SELECT work_state, count(*), sum(conflicts > 0) FROM (SELECT work_state, conflicts FROM jobs
 		WHERE job_id >= ?1 AND job_id < ?2 ORDER BY job_id LIMIT ?3) GROUP BY work_state`
-	countUntrackedQuery = `SELECT count(*), coalesce(sum(untracked), 0) FROM (SELECT work_state = 'untracked' AS untracked FROM jobs INDEXED BY jobs_seen
-		ORDER BY first_seen DESC, job_id DESC LIMIT ?1)`
 )
 
 // Count implements [job.Store].
@@ -163,8 +201,8 @@ func (s *Store) countUnder(ctx context.Context, prefix string) (c job.Counts, er
 
 func (s *Store) count(ctx context.Context) (c job.Counts, err error) {
 	c.States = make(map[job.WorkState]job.Count)
-	var n, examined int64
-	for _, state := range job.TrackedStates {
+	var n int64
+	for _, state := range everyState {
 		if err := s.readerDB.QueryRowContext(ctx, countStateQuery, state.String(), job.MaxCount+1).Scan(&n); err != nil {
 			return c, err
 		}
@@ -174,11 +212,5 @@ func (s *Store) count(ctx context.Context) (c job.Counts, err error) {
 		return c, err
 	}
 	c.Conflicts = job.CountOf(n)
-	if err := s.readerDB.QueryRowContext(ctx, countUntrackedQuery, job.MaxCountExamined).Scan(&examined, &n); err != nil {
-		return c, err
-	}
-	untracked := job.CountOf(n)
-	untracked.More = untracked.More || examined == job.MaxCountExamined
-	c.States[job.StateUntracked] = untracked
 	return c, nil
 }

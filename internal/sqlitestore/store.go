@@ -100,10 +100,10 @@ const (
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2))) ORDER BY work_due`
 	// longestDueQuery has more than one row for the sake of those that claims leave alone.
 	longestDueQuery = `SELECT job_id, work_due FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1 ORDER BY work_due LIMIT ?2`
-	// dueUnderQuery is dueQuery for jobs under a prefix, and is given their group too.
+	// dueUnderQuery is dueQuery for jobs under a prefix, and is given their group too, as the index has it.
 	dueUnderQuery = "SELECT " + recordColumns + `, text, bytes FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due <= ?1
 		AND (?2 IS NULL OR event IN (SELECT value FROM json_each(?2)))
-		AND work_group = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY work_due`
+		AND substr(job_id, 1, max(instr(job_id, ':') - 1, 0)) = ?3 AND substr(job_id, 1, length(?4)) = ?4 ORDER BY work_due`
 	// dueTooFarQuery is given the time, and what counts as granted where that was not kept.
 	dueTooFarQuery = `SELECT job_id FROM jobs WHERE work_state IN ('queued', 'leased') AND work_due > ?1
 		AND work_due - coalesce(work_granted, ?2) > ?1 ORDER BY work_due DESC LIMIT ?3`

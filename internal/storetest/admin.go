@@ -440,46 +440,63 @@ func countsUnderAPrefix(t *testing.T, e Env) {
 	}
 }
 
-// listsWhileOthersWrite: what is there from the start to the end comes exactly once, whatever comes and goes meanwhile.
+// listsWhileOthersWrite: what is there from the start to the end comes exactly once, whatever comes, goes and changes meanwhile:
+// 2,000 jobs, 100,000 in a long run.
 func listsWhileOthersWrite(t *testing.T, e Env) {
-	const stay, go_ = 60, 20
-	for i := range stay {
-		if i%3 == 0 {
-			e.Clock.Advance(time.Millisecond)
+	stay, size := 2000, 99
+	if testenv.Long() {
+		stay, size = 100_000, job.MaxPageSize
+	}
+	stays := func(n int) string { return fmt.Sprintf("stays-%06d", n*7%stay) }
+	goes := func(n int) string { return fmt.Sprintf("goes-%06d", n) }
+	const together = 64 // are seen in one millisecond
+	var deliveries []job.Delivery
+	for n := range stay {
+		in := plain(stays(n), "r")
+		if n%2 == 0 {
+			in.Mode = job.ModeQueued
 		}
-		record(t, e.Store, plain(fmt.Sprintf("stays-%03d", i*7%stay), "r"))
-		if i < go_ {
-			record(t, e.Store, plain(fmt.Sprintf("goes-%03d", i), "r"))
+		deliveries = append(deliveries, check(t, in))
+		if n%8 == 0 {
+			deliveries = append(deliveries, check(t, plain(goes(n/8), "r")))
 		}
 	}
-	e.Clock.Advance(time.Millisecond)
+	for some := range slices.Chunk(deliveries, together) {
+		for _, o := range e.Store.Record(t.Context(), some) {
+			testenv.Must(t, o.Err)
+		}
+		e.Clock.Advance(time.Millisecond)
+	}
+	n := 0
 	for _, order := range []job.Order{job.NewestFirst, job.OldestFirst, job.ByID} {
-		n := 0
-		got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: 7}, func() {
+		got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: size}, func() {
 			n++
-			record(t, e.Store, plain(fmt.Sprintf("comes-%d-%03d", order, n), "r"))
-			record(t, e.Store, leased(fmt.Sprintf("stays-%03d", n), fmt.Sprint(order))) // counted, and in conflict maybe
-			if id := fmt.Sprintf("goes-%03d", int(order)*7+n); n <= 6 {
-				if r, err := e.Store.Get(t.Context(), id, false); err == nil {
-					_, err := deleteOne(t, e, job.Deletion{Expected: job.ExpectedOf(&r)})
-					testenv.Must(t, err)
+			record(t, e.Store, plain(fmt.Sprintf("comes-%06d", n), "r"))
+			record(t, e.Store, leased(stays(n*97%stay), "other")) // is counted, and in conflict
+			for i, c := range claim(t, e.Store, fmt.Sprint("claim ", n), 3) {
+				if i > 0 {
+					testenv.Must(t, job.Complete(t.Context(), e.Store, c.Record.JobID, c.Lease.Token, ""))
 				}
 			}
+			gone := asRead(t, e, goes(n*97%(stay/8)))
+			if deleted, err := deleteOne(t, e, job.Deletion{Expected: gone}); !deleted || err != nil {
+				t.Errorf("%s: deleted %t, %v", gone.JobID, deleted, err)
+			}
 		})
-		seen := map[string]int{}
+		seen := make(map[string]int)
 		for _, id := range got {
-			seen[id]++
-		}
-		for i := range stay {
-			if id := fmt.Sprintf("stays-%03d", i); seen[id] != 1 {
+			if seen[id]++; seen[id] > 1 {
 				t.Errorf("order %d: %s came %d times", order, id, seen[id])
 			}
 		}
-		for id, times := range seen {
-			if times != 1 {
-				t.Errorf("order %d: %s came %d times", order, id, times)
+		for i := range stay {
+			if seen[stays(i)] != 1 {
+				t.Errorf("order %d: %s came %d times", order, stays(i), seen[stays(i)])
 			}
 		}
+	}
+	if n < 3*stay/size {
+		t.Errorf("others wrote %d times", n)
 	}
 }
 
