@@ -71,7 +71,8 @@ func listQuery(q *job.ListQuery, states []string) (query string, args []any) {
 	from, limit := "SELECT first_seen, job_id, "+listColumns+" FROM jobs ", " LIMIT "+arg(job.NewPager(q).Limit())
 	if q.Order == job.ByID {
 		bound, first := beginning(q.Prefix, q.After.JobID)
-		return from + "WHERE " + bound + arg(first) + " ORDER BY job_id" + limit, args
+		query = from + "WHERE " + bound + arg(first) + " ORDER BY job_id" + limit
+		return query, args
 	}
 	direction, beyond, bounds := "DESC", "<", ""
 	if q.Order == job.OldestFirst {
