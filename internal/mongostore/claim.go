@@ -145,6 +145,9 @@ func (c *claim) lease(ctx context.Context) (some bool, f *failure) {
 	slices.SortFunc(picked, func(a, b candidate) int { return cmp.Compare(a.JobID, b.JobID) })
 	var models []mongo.WriteModel
 	for i := range picked {
+		if !c.free(&picked[i].Work) { // the clock was set back since it was read
+			continue
+		}
 		next := picked[i].Work.Claim(c.grant(), now)
 		if next.State == job.StateDead {
 			c.bury(ctx, picked[i].JobID)

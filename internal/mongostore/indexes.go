@@ -271,6 +271,8 @@ func (p *preparation) ensureHint(ctx context.Context, found *collection, fresh, 
 		return p.ensureUnique(ctx, found, true)
 	case !finished && !hidden && aboutHint(refusal):
 		return &schemaError{fmt.Sprintf("the unique index %q cannot be used; it seems that it is being made", name), true}
+	case p.hint.Load() != nil && !hidden && aboutHint(refusal): // the server has taken it before
+		return &schemaError{fmt.Sprintf("the unique index %q cannot be used any more; it seems that it was dropped", name), true}
 	}
 	p.hint.Store(nil)
 	if !p.hintless {
