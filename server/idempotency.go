@@ -141,7 +141,6 @@ func (s *idempotencyService) delivery(ctx context.Context, req *joboncev1.Record
 		in.Caller = caller.Name
 	}
 	d, err := in.Delivery(s.maxBody)
-	d.Waits = true // This call or, before it, one that was the same.
 	if err == nil {
 		err = mayRecord(ctx, &d)
 	}

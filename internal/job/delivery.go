@@ -59,10 +59,6 @@ type Delivery struct {
 	Traceparent       string
 	TraceparentUnread bool
 	BodyOmitted       int64
-
-	// Waits is true when the call, or the same one sent before, may wait for its answer. A lease that it is granted meanwhile may
-	// have to be given back, so a store marks each other call that is told of it; see [Outcome].
-	Waits bool
 }
 
 // Unread says why a delivery says nothing of what its body may hold. Nothing said is agreement; what cannot be read is not.

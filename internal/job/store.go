@@ -15,7 +15,7 @@ type Outcome struct {
 	Lease *Lease
 	// Granted is set when that lease was granted to this very call, on work that others had before, and is the lease as it was
 	// granted. Whoever finds that the caller has left can give it back by [Worker].Unclaim, which leaves it in place when the
-	// same call was sent again and told of it meanwhile, provided that both have Waits.
+	// same call was sent again and told of it meanwhile: a store marks the lease then.
 	Granted *Lease
 	Err     error
 }

@@ -206,7 +206,7 @@ func (x *execution) update() document {
 			}
 		}
 		r, err := x.write(int32(i), write{filter: statement.get("q"), update: statement.get("u"),
-			upsert: truthy(statement.get("upsert"))}, statement.get("hint"))
+			upsert: truthy(statement.get("upsert")), blind: x.fault.Kind == Blind}, statement.get("hint"))
 		if x.call.failed != nil {
 			return x.call.failed
 		}

@@ -87,6 +87,7 @@ type write struct {
 	ns             string
 	filter, update any
 	upsert, delete bool
+	blind          bool // what it is to find is not there yet
 	sort           document
 	id             func() bson.ObjectID // of a new document
 }
@@ -98,7 +99,10 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 		c = &collection{}
 	}
 	filter := asDocument(w.filter)
-	at := c.first(filter, w.sort)
+	at := -1
+	if !w.blind {
+		at = c.first(filter, w.sort)
+	}
 	if at < 0 && !w.upsert {
 		return d, result{}, nil
 	}

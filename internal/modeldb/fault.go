@@ -3,6 +3,8 @@ package modeldb
 import (
 	"fmt"
 	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // Fault is what happens to a command besides, or instead of, being executed and answered.
@@ -35,9 +37,11 @@ const (
 	NotPrimary
 	// SteppedDown: done, and then the member was no longer primary: it may be undone yet.
 	SteppedDown
+	// Blind: an upsert has looked for its document before another one made it. Only a unique index keeps it from making a second one.
+	Blind
 )
 
-var kindNames = []string{"ok", "cut", "refused", "stopped", "item", "concern", "concern-retryable", "not-primary", "stepped-down"}
+var kindNames = []string{"ok", "cut", "refused", "stopped", "item", "concern", "concern-retryable", "not-primary", "stepped-down", "blind"}
 
 func (f Fault) String() string {
 	if f.Kind == Stopped || f.Kind == ItemFailed {
@@ -88,6 +92,15 @@ func (c *Call) Faults(kind Deployment) []Fault {
 		faults = append(faults, Fault{Kind: ConcernFailed}, Fault{Kind: ConcernRetryable}, Fault{Kind: SteppedDown})
 	}
 	return faults
+}
+
+// UpsertsBlindly tells whether the command may make a document, and names no index that is to keep it from making a second one.
+func (c *Call) UpsertsBlindly() bool {
+	return c.Name == "update" && slices.ContainsFunc(c.Items(), func(s bson.Raw) bool {
+		upsert, _ := s.Lookup("upsert").BooleanOK()
+		_, err := s.LookupErr("hint")
+		return upsert && err != nil
+	})
 }
 
 // Writes tells whether the command may change something.

@@ -116,6 +116,7 @@ func (x *execution) createIndexes() document {
 		if c, err = c.withIndex(asDocument(spec)); err != nil {
 			return failure(err)
 		}
+		delete(x.building, x.ns()+" "+asText(asDocument(spec).get("name"))) // it waits for one that is being made
 	}
 	if len(c.indexes) != before || made {
 		x.node.append(x.node.latest().withCollection(x.ns(), c))

@@ -27,6 +27,7 @@ func (s *Server) Restore(to Snapshot) {
 	defer s.mu.Unlock()
 	s.node.log, s.node.committed = nil, 0
 	s.node.append(&data{to.collections, map[string]retry{}}) // what ended before is not repeated any more
+	clear(s.building)
 	s.behind, s.numbers, s.told, s.sessions = map[int]entry{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
 }
 
@@ -105,8 +106,9 @@ func (s *Server) Answer(c *Call, f Fault, heard func(bson.Raw)) {
 			s.forget(c)
 		}
 		s.mu.Unlock()
-		heard(nil)
-		_ = c.conn.Close()
+		if heard(nil); !s.rehearsing {
+			_ = c.conn.Close()
+		}
 		return
 	}
 	s.forget(c)
@@ -115,9 +117,33 @@ func (s *Server) Answer(c *Call, f Fault, heard func(bson.Raw)) {
 		s.told[c.Client] = at
 	}
 	s.mu.Unlock()
-	if !gone {
-		heard(timeless(reply).(document).encode())
+	if gone {
+		return
+	}
+	if heard(timeless(reply).(document).encode()); !s.rehearsing {
 		_ = c.reply(reply)
+	}
+}
+
+// Rehearse lets what comes until end is called reach no client. After that the database is as before.
+func (s *Server) Rehearse() (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.state
+	s.state, s.rehearsing = s.state.clone(), true
+	var gone []*Call
+	for _, c := range s.calls {
+		if c.Gone {
+			gone = append(gone, c)
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.state, s.rehearsing = before, false
+		for _, c := range s.calls {
+			c.Gone, c.failed = slices.Contains(gone, c), nil
+		}
 	}
 }
 
@@ -204,6 +230,7 @@ func (s *Server) Digest() []byte {
 		fmt.Fprintf(&b, "behind %d", client)
 		write(s.behind[client].data)
 	}
+	fmt.Fprint(&b, len(s.building), s.building)
 	for _, client := range slices.Sorted(maps.Keys(s.told)) { // what it was told may be more than most members have
 		fmt.Fprintf(&b, "%t", s.told[client].After(s.node.log[s.node.committed].at))
 	}

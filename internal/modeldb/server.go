@@ -8,6 +8,7 @@ package modeldb
 
 import (
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -38,7 +39,18 @@ func (d Deployment) String() string {
 type Server struct {
 	kind Deployment
 
-	mu         sync.Mutex
+	mu sync.Mutex
+	state
+	// held is set while commands wait for [Server.Answer], those about indexes too with indexesToo; rehearsing while [Server.Rehearse]
+	// lasts.
+	held, indexesToo, rehearsing bool
+	arrived                      chan struct{}
+	numbers                      map[int]int       // of each client's latest call
+	sessions                     map[int][]session // of each client, in the order in which they came
+}
+
+// state is what commands change, and what else a schedule is made of.
+type state struct {
 	node       *node
 	lastID     uint32
 	made       int // collections
@@ -50,19 +62,22 @@ type Server struct {
 	building map[string]bool
 	// behind are the clients whose commands a deposed primary gets, and what that has.
 	behind map[int]entry
-	// held is set while commands wait for [Server.Answer]; calls are those that do.
-	held     bool
-	calls    []*Call
-	arrived  chan struct{}
-	numbers  map[int]int            // of each client's latest call
-	told     map[int]bson.Timestamp // the latest time of the logical clock that each client was told
-	sessions map[int][]session      // of each client, in the order in which they came
+	calls  []*Call                // that wait for an answer
+	told   map[int]bson.Timestamp // the latest time of the logical clock that each client was told
+}
+
+func (s state) clone() state {
+	n := *s.node
+	n.log = slices.Clone(n.log)
+	s.node, s.strange, s.calls = &n, slices.Clone(s.strange), slices.Clone(s.calls)
+	s.cursors, s.building, s.behind, s.told = maps.Clone(s.cursors), maps.Clone(s.building), maps.Clone(s.behind), maps.Clone(s.told)
+	return s
 }
 
 // New makes an empty database.
 func New(kind Deployment) *Server {
-	return &Server{kind: kind, node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]entry{},
-		arrived: make(chan struct{}, 1), numbers: map[int]int{}, told: map[int]bson.Timestamp{}, sessions: map[int][]session{}}
+	return &Server{kind: kind, arrived: make(chan struct{}, 1), numbers: map[int]int{}, sessions: map[int][]session{}, state: state{
+		node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]entry{}, told: map[int]bson.Timestamp{}}}
 }
 
 // URI is what a client connects to, with a dialer of [Server.Dialer].
@@ -144,14 +159,45 @@ func (s *Server) serve(conn net.Conn, client int) {
 	}
 }
 
-// holds tells whether a command is one that a caller of the store waits for: monitoring, handshakes and the look at the
-// indexes go on by themselves.
+// holds tells whether a command is one that a caller of the store waits for: monitoring and handshakes go on by themselves, and so
+// does the look at the indexes, unless [Server.HoldIndexes] says otherwise.
 func (s *Server) holds(c *Call) bool {
-	if !s.held || !slices.Contains([]string{"find", "aggregate", "getMore", "update", "delete", "findAndModify"}, c.Name) {
+	if !s.held {
 		return false
 	}
-	_, err := c.Body.LookupErr("updates", "0", "q", "_id", "$exists") // the store tries its hint
-	return err != nil
+	if c.Name == "createIndexes" {
+		return s.indexesToo
+	}
+	if _, err := c.Body.LookupErr("updates", "0", "q", "_id", "$exists"); err == nil { // the store tries its hint
+		return s.indexesToo
+	}
+	return slices.Contains([]string{"find", "aggregate", "getMore", "update", "delete", "findAndModify"}, c.Name)
+}
+
+// HoldIndexes has [Server.Hold] hold what makes indexes and tries hints too.
+func (s *Server) HoldIndexes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.indexesToo = true
+}
+
+// DropIndex drops an index, as an operator may at any time. Most members have done so, too.
+func (s *Server) DropIndex(ns, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.node.latest().collections[ns]
+	kept := slices.DeleteFunc(slices.Clone(c.indexes), func(i index) bool { return i.name == name })
+	s.node.append(s.node.latest().withCollection(ns, &collection{c.number, c.docs, kept}))
+	s.node.commit()
+	delete(s.building, ns+" "+name)
+}
+
+// Index tells whether there is an index, finished or not, and whether it is still being made.
+func (s *Server) Index(ns, name string) (there, building bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.node.latest().collections[ns]
+	return c != nil && slices.ContainsFunc(c.indexes, func(i index) bool { return i.name == name }), s.building[ns+" "+name]
 }
 
 // leave: the client of a connection has ended it.
@@ -199,7 +245,9 @@ func (x *execution) hello() document {
 func (s *Server) Building(ns, index string, building bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.building[ns+" "+index] = building
+	if s.building[ns+" "+index] = building; !building {
+		delete(s.building, ns+" "+index)
+	}
 }
 
 // Strange is what was asked for that the model does not have.

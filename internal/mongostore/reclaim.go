@@ -25,7 +25,7 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	for changes := 0; ; changes++ {
 		work := &g.record.Work
 		v := job.Decide(&g.record.Record, d, s.now())
-		retell := tellsAgain(v, d) && work.Token != granted.Token && work.Token != retold
+		retell := tellsAgain(v) && work.Token != granted.Token && work.Token != retold
 		claim := changes < maxClaims && v.Claim && s.free(work)
 		if claim {
 			paused, err := s.inForce(ctx)
@@ -92,10 +92,10 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	}
 }
 
-// tellsAgain tells whether a delivery is told of a lease that it may have been granted while it waited. That is to be marked,
-// unless it was granted just now.
-func tellsAgain(v job.Verdict, d *job.Delivery) bool {
-	return d.Waits && v.Leased && v.Disposition == job.Reclaimed
+// tellsAgain tells whether a delivery is told of a lease that the same call may have been granted before, and may be about to
+// give back. That is to be marked, unless it was granted just now.
+func tellsAgain(v job.Verdict) bool {
+	return v.Leased && v.Disposition == job.Reclaimed
 }
 
 // answer is the outcome of a delivery that was decided. One that is to do the work gets the body.

@@ -190,7 +190,7 @@ func (r *recording) settle(groups []*group) {
 	for _, g := range groups {
 		if slices.ContainsFunc(g.deliveries, func(d *job.Delivery) bool {
 			v := job.Decide(&g.record.Record, d, r.now())
-			return v.Claim && r.free(&g.record.Work) || tellsAgain(v, d)
+			return v.Claim && r.free(&g.record.Work) || tellsAgain(v)
 		}) {
 			r.alone = append(r.alone, g)
 			continue

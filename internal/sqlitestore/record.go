@@ -126,7 +126,7 @@ func (s *Store) decide(r *row, d *job.Delivery, now time.Time) (v job.Verdict, g
 		}
 		v = job.Decide(&r.Record, d, now)
 		granted = v.Leased
-	case v.Disposition == job.Reclaimed && d.Waits:
+	case v.Disposition == job.Reclaimed:
 		if err := s.saveWork(r, r.Work.Retell()); err != nil {
 			return v, false, err
 		}

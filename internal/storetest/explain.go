@@ -46,6 +46,9 @@ func DeleteOp(as job.Expected, force bool) Op {
 	return Op{refDelete{as.Generation, as.FirstSeen.UnixMilli(), force}}
 }
 
+// RetainOp removes the job if it is finished and was not delivered since.
+func RetainOp(before time.Time) Op { return Op{refRetain{before.UnixMilli()}} }
+
 // PauseOp keeps the job's work from being claimed, and ResumeOp ends that. They are in force where they were done; other
 // stores hear of them later, which the model does not know.
 func PauseOp() Op  { return Op{refPause{}} }
@@ -53,8 +56,11 @@ func ResumeOp() Op { return Op{refResume{}} }
 
 // Deletes tells whether the next delivery may be a first one again after it.
 func (o Op) Deletes() bool {
-	_, is := o.op.(refDelete)
-	return is
+	switch o.op.(type) {
+	case refDelete, refRetain:
+		return true
+	}
+	return false
 }
 
 // Records tells whether it is a delivery.
@@ -73,6 +79,12 @@ type Answer struct {
 	// Granted is set when the lease in it was granted to this very call, and no earlier one.
 	Granted bool
 }
+
+// Changed is the answer of what tells no more than whether it changed anything.
+func Changed(is bool) Answer { return Answer{refAnswer: refAnswer{changed: is}} }
+
+// IsChange tells whether the answer says that something was changed, by what tells no more than that.
+func (a Answer) IsChange() bool { return a.changed }
 
 // Token is that of the lease in the answer; empty without one.
 func (a Answer) Token() string { return a.lease.token }
@@ -142,10 +154,26 @@ type Call struct {
 	straddles bool
 }
 
+// Clocks says what the clocks did during a history.
+type Clocks struct {
+	// Skew is by how much they may differ: nobody takes a lease over before it was due by that.
+	Skew time.Duration
+	// SetBack is set where one may have been set back. Then a lease that ends later than was ever granted is measured anew: it ends when
+	// the time that was granted has passed once more, and who holds it is told that.
+	SetBack bool
+}
+
 // Explain looks for an order of the calls on one job that explains their answers and leads to the record as it is in the
 // end, which is nil when there is none. Calls that have promised to have had no effect are left out.
-func Explain(calls []Call, end *job.Record) error {
+func Explain(calls []Call, end *job.Record, clocks Clocks) error {
 	x := explanation{calls: slices.Clone(calls), end: end, tried: map[tried]bool{}}
+	if clocks.SetBack {
+		for _, c := range calls {
+			for _, now := range c.Nows {
+				x.anew = append(x.anew, now.Add(lease).UnixMilli())
+			}
+		}
+	}
 	for _, c := range calls {
 		// Its own lease may have run out before it was answered, and it got another one.
 		c.Unknown = true
@@ -160,7 +188,7 @@ func Explain(calls []Call, end *job.Record) error {
 		x.calls[i].straddles = claims && !c.Unknown && c.Answer.refAnswer == (refAnswer{}) &&
 			(len(c.Nows) > 1 || slices.ContainsFunc(calls, func(o Call) bool { return o.frees() && o.From < c.To && (o.Unknown || o.To > c.From) }))
 	}
-	if x.search(refJob{}, 1<<len(x.calls)-1) {
+	if x.search(refJob{skew: clocks.Skew.Milliseconds()}, 1<<len(x.calls)-1) {
 		return nil
 	}
 	var b strings.Builder
@@ -204,6 +232,13 @@ type explanation struct {
 	calls []Call
 	end   *job.Record
 	tried map[tried]bool
+	// anew are the ends that a lease may have when it is measured anew.
+	anew []int64
+}
+
+// earlier tells whether a lease that the model ends at due may end at the other time instead, since it was measured anew.
+func (x *explanation) earlier(other, due int64) bool {
+	return slices.ContainsFunc(x.anew, func(end int64) bool { return due > end+maxRetold && other >= end && other <= end+maxRetold })
 }
 
 type tried struct {
@@ -230,17 +265,27 @@ func (x *explanation) search(j refJob, left uint) bool {
 		if left&(1<<i) == 0 || c.From > first {
 			continue
 		}
-		for _, next := range c.outcomes(j, fmt.Sprint(ghostToken, i)) {
-			if x.search(next, left&^(1<<i)) {
-				return true
+		before := []refJob{j}
+		for _, end := range x.anew {
+			if x.earlier(end, j.due) && j.state == job.StateLeased {
+				anew := j
+				anew.due = end
+				before = append(before, anew)
+			}
+		}
+		for _, j := range before {
+			for _, next := range x.outcomes(&c, j, fmt.Sprint(ghostToken, i)) {
+				if x.search(next, left&^(1<<i)) {
+					return true
+				}
 			}
 		}
 	}
 	return false
 }
 
-// outcomes are what the call may have made of a job.
-func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
+// outcomes are what a call may have made of a job.
+func (x *explanation) outcomes(c *Call, j refJob, ghost string) (out []refJob) {
 	if c.straddles {
 		out = append(out, j)
 	}
@@ -258,7 +303,12 @@ func (c *Call) outcomes(j refJob, ghost string) (out []refJob) {
 		}
 		for _, j := range before {
 			for _, answer := range c.answers() {
-				if ok, next := j.step(c.Op.op, answer, now.UnixMilli()); ok {
+				ok, next := j.step(c.Op.op, answer, now.UnixMilli())
+				if told := answer.lease.expires; !ok && x.earlier(told, next.due) {
+					answer.lease.expires = next.due
+					ok, next = j.step(c.Op.op, answer, now.UnixMilli())
+				}
+				if ok {
 					out = append(out, next)
 				}
 			}
@@ -299,6 +349,9 @@ func (x *explanation) ends(j refJob) bool {
 	if d := stored.due - j.due; d > 0 && d <= maxRetold {
 		j.due = stored.due // nobody was told that it was told again
 	}
+	if x.earlier(stored.due, j.due) {
+		j.due = stored.due
+	}
 	return stored == j
 }
 
@@ -312,5 +365,6 @@ func endOf(r *job.Record, j *refJob) refJob {
 		due: due, generation: r.Work.Generation, attempts: int(r.Work.Attempts), token: r.Work.Token, holder: r.Work.RequestID,
 		holderCaller: r.Work.Caller,
 		holderBody:   j.holderBody, claim: r.Work.ClaimID, result: r.Work.Result, reason: r.Work.Error,
-		firstSeen: r.FirstSeen.UnixMilli(), requeues: int64(r.Work.Requeues), floor: j.floor, paused: j.paused}
+		firstSeen: r.FirstSeen.UnixMilli(), requeues: int64(r.Work.Requeues), floor: j.floor, seen: j.seen,
+		skew: j.skew, paused: j.paused}
 }

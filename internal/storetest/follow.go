@@ -118,7 +118,6 @@ func givenBackUnheard(t *testing.T, e Env) {
 		t.Run(name, func(t *testing.T) {
 			record(t, e.Store, leased(name, "first"))
 			d := check(t, leased(name, "late"))
-			d.Waits = true
 			if o := e.Store.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil || o.Granted != nil {
 				t.Fatalf("got %+v", o)
 			}

@@ -27,7 +27,9 @@ type refJob struct {
 	result, reason              string
 	// firstSeen and requeues are those of the record. floor is what the generation had come to when it was deleted.
 	firstSeen, requeues, floor int64
-	paused                     bool
+	// seen is when it was delivered last. skew is by how much nobody takes a lease over early, since clocks may differ by that.
+	seen, skew int64
+	paused     bool
 }
 
 // The operations of the model.
@@ -56,6 +58,8 @@ type (
 		generation, firstSeen int64
 		force                 bool
 	}
+	// refRetain removes what is finished, and was not delivered since before.
+	refRetain struct{ before int64 }
 	refPause  struct{}
 	refResume struct{}
 )
@@ -138,6 +142,11 @@ func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 		return j.requeue(op, got, now)
 	case refDelete:
 		return j.remove(op, got, now)
+	case refRetain:
+		if got == (refAnswer{}) || !j.exists || j.state != job.StateUntracked && j.state != job.StateCompleted || j.seen >= op.before {
+			return got == refAnswer{}, j
+		}
+		return got == refAnswer{changed: true}, j.gone()
 	case refPause:
 		j.paused = true
 		return got == refAnswer{}, j
@@ -158,7 +167,7 @@ func (j refJob) requeue(op refRequeue, got refAnswer, now int64) (bool, refJob) 
 		return got == refAnswer{err: "refused"}, j
 	case j.state == job.StateQueued && j.attempts == 0:
 		return got == refAnswer{}, j
-	case j.running(now) && !op.force:
+	case j.running(now-j.skew) && !op.force:
 		return got == refAnswer{err: "refused"}, j
 	}
 	j.settle()
@@ -172,10 +181,20 @@ func (j refJob) remove(op refDelete, got refAnswer, now int64) (bool, refJob) {
 	switch {
 	case !j.exists:
 		return got == refAnswer{}, j
-	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.running(now) && !op.force || j.generation >= now:
+	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.running(now-j.skew) && !op.force || j.generation >= now:
 		return got == refAnswer{err: "refused"}, j
 	}
-	return got == refAnswer{changed: true}, refJob{floor: max(j.floor, j.generation), paused: j.paused}
+	return got == refAnswer{changed: true}, j.gone()
+}
+
+// gone is what is left of a job.
+func (j refJob) gone() refJob {
+	return refJob{floor: max(j.floor, j.generation), paused: j.paused, skew: j.skew}
+}
+
+// free tells whether the work may be claimed.
+func (j *refJob) free(now int64) bool {
+	return j.exists && (j.state == job.StateQueued && now >= j.due || j.state == job.StateLeased && now >= j.due+j.skew)
 }
 
 func (j *refJob) running(now int64) bool { return j.state == job.StateLeased && now < j.due }
@@ -215,7 +234,7 @@ func (j *refJob) grant(got refLease, holder, body, claim, caller string, now int
 func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	if !j.exists {
 		j = refJob{exists: true, status: op.status, body: op.body, creator: op.request, creatorCaller: op.caller, mode: op.mode, state: job.StateUntracked,
-			firstSeen: now, floor: j.floor, paused: j.paused}
+			firstSeen: now, seen: now, floor: j.floor, paused: j.paused, skew: j.skew}
 		switch op.mode {
 		case job.ModeQueued:
 			j.state, j.due = job.StateQueued, now
@@ -231,6 +250,7 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		}
 		return got == want, j
 	}
+	j.seen = max(j.seen, now)
 	want := refAnswer{}
 	switch {
 	case op.status != j.status:
@@ -242,9 +262,10 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 	creator := op.request == j.creator && op.body == j.body && sameEvent && sameName(op.caller, j.creatorCaller)
 	want.first = creator
 
-	free := now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued && !creator)
-	if free && op.mode == job.ModeLeased && sameEvent && !j.paused {
+	granted := false
+	if j.free(now) && !(j.state == job.StateQueued && creator) && op.mode == job.ModeLeased && sameEvent && !j.paused {
 		old := j.token
+		granted = true
 		j.grant(got.lease, op.request, op.body, "", op.caller, now)
 		if j.state == job.StateLeased && (j.token == "" || j.token == old) {
 			return false, j
@@ -265,9 +286,12 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		want.disposition = job.First
 	case holder && creator && j.attempts == 1:
 		want.disposition, want.start, want.lease = job.First, true, j.lease()
+	case holder && granted:
+		want.disposition, want.start, want.lease, want.withBody = job.Reclaimed, true, j.lease(), true
+		want.lease.expires += min(max(got.lease.expires-j.due, 0), maxRetold) // others were told of it before the answer
 	case holder:
-		// Told again, as with claims, by a service: its calls may have waited, see job.Delivery.Waits.
-		j.due += min(max(got.lease.expires-j.due, 0), maxRetold)
+		// Told again, as with claims.
+		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)
 		want.disposition, want.start, want.lease, want.withBody = job.Reclaimed, true, j.lease(), true
 	case running && creator && j.mode == job.ModeQueued:
 		want.disposition = job.First
@@ -290,8 +314,7 @@ func (j refJob) claimWork(op refClaim, got refAnswer, now int64) (bool, refJob) 
 		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)
 		return got == refAnswer{lease: j.lease(), withBody: true}, j
 	}
-	free := j.exists && !j.paused && now >= j.due && (j.state == job.StateLeased || j.state == job.StateQueued)
-	if !free {
+	if j.paused || !j.free(now) {
 		return got == refAnswer{}, j
 	}
 	old := j.token

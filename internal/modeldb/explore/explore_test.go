@@ -21,33 +21,25 @@ type exploration struct {
 	// path is how the latest run went: for each of its events the place that was chosen, among which.
 	path []turn
 	// visited are the states that were met, with how they were come to first and the faults that were left.
-	visited map[[32]byte]visit
-	runs    int
-	result  result
-	// skipped counts the events that were not chosen because of where they lead. met is set while one is chosen nevertheless.
-	skipped int
-	met     bool
+	visited   map[[32]byte]visit
+	reactions map[[32]byte]reaction
+	result    result
 }
 
 type turn struct {
 	events []option
 	chosen int
-	left   int // faults, before it
-	// calm is set when no election can change what is read.
-	calm  bool
-	place *place // nil in the beginning
+	left   int    // faults, before it
+	place  *place // nil in the beginning
 }
 
 // option is a happening that can be chosen in a turn.
 type option struct {
 	name  string
 	fault bool
-	store int
-	reach reach
-	// quiet is set once it was chosen, and no call began by it, and no election was to come after it.
-	quiet bool
-	// same is set for what would lead to a state that was met before; see [exploration.commute].
-	same bool
+	// leads is the state that it leads to, as far as that is foreseen.
+	leads    [32]byte
+	foreseen bool
 }
 
 type visit struct {
@@ -71,7 +63,9 @@ func (p *place) schedule() (s schedule) {
 
 // result is what came of an exploration.
 type result struct {
-	Schedules, Pruned, Checked int
+	// Runs are all; Checked are those that came besides, to repeat what was known and see that it is so. Schedules are the runs that
+	// came to an end that no other had come to. Pruned are the events that were not chosen, because they lead to a state that was met.
+	Runs, Checked, Schedules, Pruned int
 	// Outcomes are how often each came.
 	Outcomes map[string]int
 	// Found is the shortest schedule whose outcome cannot be explained, and Problem why.
@@ -83,30 +77,33 @@ type result struct {
 // explore runs every schedule. It ends early when so many of them cannot be explained.
 func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found int) result {
 	began := time.Now()
-	x := &exploration{t: t, scenario: s, kind: kind, faults: faults, visited: map[[32]byte]visit{}, result: result{Outcomes: map[string]int{}}}
+	x := &exploration{t: t, scenario: s, kind: kind, faults: faults, visited: map[[32]byte]visit{}, reactions: map[[32]byte]reaction{},
+		result: result{Outcomes: map[string]int{}}}
 	for more := true; more && found > 0; {
 		var checks []func()
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, s, kind)
+			w := newWorld(t, s, kind, x.reactions)
 			defer w.close()
 			for ; more && found > 0 && w.young(); more = x.next() {
 				same, outcome, err := x.one(w)
-				x.runs++
-				switch schedule := x.schedule(); {
-				case same != nil:
-					if x.result.Pruned++; x.result.Pruned%checkEvery == 0 && len(same) > 0 {
-						checks = append(checks, func() { x.check(same, schedule) })
-					}
-				case x.runs%checkEvery == 0:
-					checks = append(checks, func() { x.checkNew(schedule, outcome) })
-					fallthrough
+				x.result.Runs++
+				switch path := x.schedule(); {
+				case len(same) > 0 && s.indexes: // which leaves no world as it was
+					checks = append(checks, func() {
+						x.check(func(a schedule) (string, error) { return replay(t, s, kind, a, quietly) }, same, path)
+					})
+				case len(same) > 0:
+					x.check(func(a schedule) (string, error) { return w.run(follow(a, quietly)) }, same, path)
+				case same != nil: // all that could come next was met before
 				default:
-					x.result.Schedules++
+					if x.result.Schedules++; x.result.Schedules%checkEvery == 0 {
+						checks = append(checks, func() { x.checkNew(path, outcome) })
+					}
 					x.result.Outcomes[plain(outcome)]++
 					if err != nil {
 						found--
-						if x.result.Found == nil || len(schedule) < len(x.result.Found) {
-							x.result.Found, x.result.Problem = schedule, fmt.Sprintf("%v\n%s", err, outcome)
+						if x.result.Found == nil || len(path) < len(x.result.Found) {
+							x.result.Found, x.result.Problem = path, fmt.Sprintf("%v\n%s", err, outcome)
 						}
 					}
 				}
@@ -121,17 +118,11 @@ func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found in
 }
 
 // one runs the next schedule. When it comes to a state that was met before, it is given up, and same is the schedule that led
-// there.
+// there; empty when all that could come next leads to such states.
 func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
-	defer func() { x.met = false }() // the end is no state to be met again
-	depth, begun := 0, 0
+	depth := 0
 	outcome, err = w.run(func(w *world, events []happening) int {
-		if depth++; depth > 1 {
-			last := &x.path[depth-2]
-			last.events[last.chosen].quiet = w.begun == begun && w.calm()
-		}
-		begun = w.begun
-		if depth <= len(x.path) {
+		if depth++; depth <= len(x.path) {
 			return x.again(depth-1, events)
 		}
 		left := x.faults
@@ -139,23 +130,25 @@ func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
 		if depth > 1 {
 			left = x.path[depth-2].after()
 			key := w.key()
-			was, met := x.visited[key]
-			switch met = met && was.left >= left; {
-			case met:
-				same, x.met = was.place.schedule(), false
-				return -1
-			case x.met:
-				panic(fmt.Sprintf("%s: the last two of %v led to another state than the other way round", x.scenario.name, x.schedule()))
-			}
 			last := &x.path[depth-2]
-			at = &place{last.place, last.events[last.chosen].name}
+			e := last.events[last.chosen]
+			if e.foreseen && e.leads != key {
+				panic(fmt.Sprintf("%s: %v leads to another state than was foreseen", x.scenario.name, x.schedule()))
+			}
+			if was, met := x.visited[key]; met && was.left >= left {
+				same = was.place.schedule()
+				return -1
+			}
+			at = &place{last.place, e.name}
 			x.visited[key] = visit{at, left}
 		}
-		x.path = append(x.path, newTurn(events, left, w.calm()))
+		if len(events) == 0 {
+			return 0
+		}
+		x.path = append(x.path, newTurn(w, events, left))
 		x.path[depth-1].place = at
-		x.commute()
 		if x.path[depth-1].chosen = -1; !x.choose() {
-			same = schedule{} // all that could come next was met before
+			same = schedule{}
 			return -1
 		}
 		return x.path[depth-1].chosen
@@ -163,52 +156,45 @@ func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
 	return same, outcome, err
 }
 
-// commute marks what would lead to a state that was met before: when two things have nothing to do with each other, it makes no
-// difference which is first.
-func (x *exploration) commute() {
-	if len(x.path) < 2 {
-		return
-	}
-	before, now := &x.path[len(x.path)-2], &x.path[len(x.path)-1]
-	last := before.events[before.chosen]
-	if !before.calm || !last.quiet {
-		return
-	}
-	for i := range now.events {
-		e := &now.events[i]
-		e.same = apart(last, *e) && slices.ContainsFunc(before.events[:before.chosen], func(first option) bool { return first.name == e.name && first.quiet })
-		e.quiet = e.same
-	}
-}
-
 // choose goes on to the next event of the last turn that is to be chosen, and tells whether there is one.
 func (x *exploration) choose() bool {
 	last := &x.path[len(x.path)-1]
 	for last.chosen++; last.chosen < len(last.events); last.chosen++ {
-		switch e := last.events[last.chosen]; {
-		case e.fault && last.left == 0:
+		if last.after() < 0 {
 			continue
-		case e.same:
-			if x.skipped++; x.skipped%checkEvery != 0 {
-				continue
+		}
+		if e := last.events[last.chosen]; e.foreseen {
+			if was, met := x.visited[e.leads]; met && was.left >= last.after() {
+				if x.result.Pruned++; x.result.Pruned%checkEvery != 0 {
+					continue
+				}
 			}
-			x.met = true
 		}
 		return true
 	}
 	return false
 }
 
-// checkEvery is how many runs that met a state again are given up for one that is not, and of how many runs one is repeated
-// with new clients.
+// checkEvery is of how many events that lead to a state that was met before one is chosen nevertheless, and of how many runs one
+// is repeated with new clients.
 const checkEvery = 50
 
-func newTurn(events []happening, left int, calm bool) turn {
-	t := turn{events: make([]option, len(events)), left: left, calm: calm}
+func newTurn(w *world, events []happening, left int) turn {
+	t := turn{events: make([]option, len(events)), left: left}
 	for i, e := range events {
-		t.events[i] = option{name: e.name, fault: e.fault, store: e.store, reach: e.reach}
+		t.events[i] = option{name: e.name, fault: e.fault}
+		if left > 0 || !e.fault {
+			t.events[i].leads, t.events[i].foreseen = w.foresee(e)
+		}
 	}
 	return t
+}
+
+func names(events []happening) (names []string) {
+	for _, e := range events {
+		names = append(names, e.name)
+	}
+	return names
 }
 
 func (t turn) names() (names []string) {
@@ -230,7 +216,7 @@ func (t turn) after() int {
 func (x *exploration) again(depth int, events []happening) int {
 	turn := x.path[depth]
 	if !slices.EqualFunc(events, turn.events, func(e happening, was option) bool { return e.name == was.name }) {
-		panic(fmt.Sprintf("the schedule %v has the events %v first, and %v then", x.schedule(), turn.names(), newTurn(events, 0, false).names()))
+		panic(fmt.Sprintf("the schedule %v has the events %v first, and %v then", x.schedule(), turn.names(), names(events)))
 	}
 	return turn.chosen
 }
@@ -257,10 +243,10 @@ func (x *exploration) schedule() (s schedule) {
 }
 
 // check runs two schedules that led to the same state on to their ends, which must be the same.
-func (x *exploration) check(a, b schedule) {
-	x.result.Checked++
-	one, err1 := replay(x.t, x.scenario, x.kind, a, quietly)
-	two, err2 := replay(x.t, x.scenario, x.kind, b, quietly)
+func (x *exploration) check(run func(schedule) (string, error), a, b schedule) {
+	x.result.Checked += 2
+	one, err1 := run(a)
+	two, err2 := run(b)
 	if plain(one) != plain(two) || (err1 == nil) != (err2 == nil) {
 		panic(fmt.Sprintf("%s: two schedules lead to the same state and then to different outcomes:\n%v\n%s%v\n%v\n%s%v",
 			x.scenario.name, a, one, err1, b, two, err2))
@@ -278,7 +264,7 @@ func (x *exploration) checkNew(s schedule, outcome string) {
 // replay runs a schedule, and then on to the end with whatever comes first. It says what happens.
 func replay(t *testing.T, s scenario, kind modeldb.Deployment, schedule schedule, say func(format string, args ...any)) (outcome string, err error) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, s, kind)
+		w := newWorld(t, s, kind, map[[32]byte]reaction{})
 		defer w.close()
 		outcome, err = w.run(follow(schedule, say))
 	})
@@ -289,13 +275,16 @@ func replay(t *testing.T, s scenario, kind modeldb.Deployment, schedule schedule
 func follow(schedule schedule, say func(format string, args ...any)) func(*world, []happening) int {
 	depth := 0
 	return func(_ *world, events []happening) int {
+		if len(events) == 0 {
+			return 0
+		}
 		i := 0
 		if depth < len(schedule) {
 			i = slices.IndexFunc(events, func(e happening) bool { return e.name == schedule[depth] })
 		}
 		depth++
 		if i < 0 {
-			panic(fmt.Sprintf("after %v there is only %v", schedule[:depth-1], newTurn(events, 0, false).names()))
+			panic(fmt.Sprintf("after %v there is only %v", schedule[:depth-1], names(events)))
 		}
 		say("%-22s %s", events[i].name, events[i].about)
 		return i

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/modeldb"
+	"github.com/jobonce/jobonce/internal/mongostore"
 )
 
 // happening is something that may happen next.
@@ -20,26 +22,7 @@ type happening struct {
 	fault bool
 	// hurts is set for what may cost a client its connections.
 	hurts bool
-	// store is whose command or caller it is about when it is about one, and reach how far it goes.
-	store int
-	reach reach
 	do    func(w *world)
-}
-
-// reach is what something that happens may have to do with what other stores do.
-type reach uint8
-
-const (
-	everything reach = iota
-	changes          // the database
-	reads
-	nothing // it never comes to the database, and is told nothing by it
-)
-
-// apart tells whether two things that may happen have nothing to do with each other, while no election is to come.
-func apart(a, b option) bool {
-	less, more := max(a.reach, b.reach), min(a.reach, b.reach)
-	return a.store != b.store && (more == reads || more == changes && less == nothing || more == nothing)
 }
 
 // events are what may happen next; none when the run is over. The first is what happens when nothing goes wrong.
@@ -48,18 +31,22 @@ func (w *world) events() (events []happening) {
 	active := w.active()
 	var late []happening
 	for _, c := range calls {
-		name := fmt.Sprintf("%c%d", 'A'+c.Client, c.Number)
+		name := nameOf(c)
 		if c.Gone {
 			late = append(late, happening{name: name + "-late", about: c.Name + " is executed though its connection was cut", do: func(w *world) {
 				w.db.Answer(c, modeldb.Fault{}, nil)
 			}})
 			continue
 		}
-		events = append(events, answer(c, name, modeldb.Fault{}))
+		if events = append(events, answer(c, name, modeldb.Fault{})); w.indexes && c.UpsertsBlindly() {
+			if there, _ := w.db.Index(jobs, unique); !there {
+				events = append(events, answer(c, name, modeldb.Fault{Kind: modeldb.Blind}))
+			}
+		}
 	}
 	if active == 0 && len(late) > 0 {
 		// What may still be executed is, or is not.
-		last := calls[0]
+		last := calls[slices.IndexFunc(calls, func(c *modeldb.Call) bool { return c.Gone })]
 		events = append(events, happening{name: "drop", about: last.Name + " is never executed", do: func(w *world) { w.db.Drop(last) }})
 	}
 	events = append(events, late...)
@@ -77,30 +64,35 @@ func (w *world) events() (events []happening) {
 	if active == 0 {
 		return events
 	}
-	if w.lapses >= len(w.nows) {
+	if w.lapses < w.mayLapse+len(w.moves) {
 		events = append(events, happening{name: "lapse", about: "the clock moves past the lease", do: (*world).lapse})
 	}
 	for _, c := range calls {
 		if c.Gone {
 			continue
 		}
-		name := fmt.Sprintf("%c%d", 'A'+c.Client, c.Number)
+		name := nameOf(c)
 		for _, f := range c.Faults(w.kind) {
 			events = append(events, answer(c, name, f))
 		}
 	}
-	if w.lapses == 0 && len(w.nows) <= 2 {
+	if w.mayLapse+len(w.moves) == 0 && w.lapses < 2 {
 		events = append(events, happening{name: "lapse", about: "the clock moves past a lease", fault: true, do: (*world).lapse})
+	}
+	events = append(events, w.ofClocks()...)
+	if w.indexes {
+		events = append(events, w.ofIndex()...)
 	}
 	for _, c := range w.play.callers {
 		w.mu.Lock()
-		stays := !c.over && !c.left
+		stays := !w.over[c.number] && !w.left[c.number]
 		w.mu.Unlock()
 		if stays {
-			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, store: c.number % len(w.stores), reach: nothing, do: func(w *world) {
-				c.left = true
-				w.saw(c.number%len(w.stores), "left", c.number)
-				c.leave()
+			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, do: func(w *world) {
+				w.left[c.number] = true
+				if w.saw(c.number%len(w.stores), "left", c.number); !w.rehearsing {
+					c.leave()
+				}
 			}})
 		}
 	}
@@ -115,17 +107,59 @@ func (w *world) events() (events []happening) {
 	return events
 }
 
+// ofClocks are what may happen to the clocks of the stores: one is ahead, since another member of the set is the primary, or somebody
+// has set it; and it is as the others again.
+func (w *world) ofClocks() (events []happening) {
+	if w.drift == 0 {
+		return nil
+	}
+	for i, c := range w.clocks {
+		to := func(name string, fault bool, by time.Duration) {
+			events = append(events, happening{name: fmt.Sprintf("%c-clock-%s", 'A'+i, name), about: fmt.Sprintf("the clock by which the store goes is set by %v", by),
+				fault: fault, do: func(w *world) {
+					c.Advance(by)
+					w.read(i)
+				}})
+		}
+		if c.Now().Equal(w.clock.Now()) {
+			to("ahead", true, w.drift)
+		} else {
+			to("back", false, -w.drift)
+		}
+	}
+	return events
+}
+
+// The collection of the jobs, and its unique index.
+const (
+	jobs   = mongostore.DefaultDatabase + "." + mongostore.DefaultCollection
+	unique = "job_id_1"
+)
+
+// ofIndex are what may happen to the unique index.
+func (w *world) ofIndex() []happening {
+	wear := func(do func()) func(*world) {
+		return func(w *world) {
+			w.worn = w.worn || !w.rehearsing
+			do()
+		}
+	}
+	lost := happening{name: "index-lost", about: "somebody drops the unique index", fault: true, do: wear(func() { w.db.DropIndex(jobs, unique) })}
+	switch there, building := w.db.Index(jobs, unique); {
+	case !there:
+		return nil
+	case building:
+		return []happening{lost, {name: "index-made", about: "the unique index is finished", do: wear(func() { w.db.Building(jobs, unique, false) })}}
+	}
+	return []happening{lost, {name: "index-building", about: "somebody drops the unique index, and begins to make it again", fault: true,
+		do: wear(func() { w.db.Building(jobs, unique, true) })}}
+}
+
 // answer answers a command, with a fault on the way.
 func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
-	h := happening{name: name, about: c.Name, fault: f != modeldb.Fault{}}
-	switch h.store, h.reach = c.Client, changes; {
-	case f.Kind == modeldb.Cut:
-		h.reach = nothing
-	case !c.Writes():
-		h.reach = reads
-	}
-	if h.fault {
-		h.hurts = !slices.Contains([]modeldb.Kind{modeldb.ItemFailed, modeldb.ConcernFailed, modeldb.Refused}, f.Kind)
+	h := happening{name: name, about: c.Name, fault: f.Kind != modeldb.None && f.Kind != modeldb.Blind}
+	if f != (modeldb.Fault{}) {
+		h.hurts = !slices.Contains([]modeldb.Kind{modeldb.Blind, modeldb.ItemFailed, modeldb.ConcernFailed, modeldb.Refused}, f.Kind)
 		h.name, h.about = name+"-"+f.String(), c.Name+": "+f.String()
 	}
 	h.do = func(w *world) {
@@ -133,6 +167,8 @@ func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
 	}
 	return h
 }
+
+func nameOf(c *modeldb.Call) string { return fmt.Sprintf("%c%d", 'A'+c.Client, c.Number) }
 
 // schedule is what happened in a run, by name. It prints as a list, and is read from one.
 type schedule []string

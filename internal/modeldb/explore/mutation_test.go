@@ -68,6 +68,16 @@ var mutations = []mutation{
 		file: inStore + "expectation.go", from: "s.expected.DeleteOne(tracked, thatVery(e))", to: `s.expected.DeleteOne(tracked, thatVery(e)[:1])`,
 		scenario: "expect × delete, then expect",
 	},
+	{
+		name: "an upsert names no index",
+		file: inStore + "round.go", from: "m.SetHint(hint)", to: "_ = hint",
+		scenario: "record × record, in one store, the index lost", faults: 1,
+	},
+	{
+		name: "a server that takes no hint any more is taken for one that never does",
+		file: inStore + "indexes.go", from: "case p.hint.Load() != nil && !hidden && aboutHint(refusal):", to: "case false:",
+		scenario: "record × record, in one store, the index lost", faults: 2,
+	},
 
 	{
 		name: "a delivery is first though its write concern failed",

@@ -16,17 +16,26 @@ type scenario struct {
 	name   string
 	core   bool // explored with two faults, on a replica set, in the short form too
 	long   bool // explored in the long form alone
+	calm   bool // explored without faults alone
 	shared bool
+	hands  bool // one caller waits for another
 	pauses bool // callers pause claims, and resume them
-	// expected is set where the first job is expected before all else, and overdue; polled where a poller has it.
-	expected, polled bool
+	// expected is set where the first job is expected before all else, and overdue; polled where a poller has it. awaits is set where
+	// callers have to do with a webhook that is to come, and what became of that is checked in all.
+	expected, polled, awaits bool
+	// indexes is set where the unique index may be lost.
+	indexes bool
 	// jobs are those that there are: one unless the scenario names more.
 	jobs []string
 	// before is done before the callers begin, without faults. Its answer is what they know.
 	before []storetest.Op
-	// aged moves the clock by a second after that, and lapsed past a lease; lapses is how often it may move past one while the callers are at it.
-	aged, lapsed bool
-	lapses       int
+	// later is by how much the clock is moved after that. mayLapse is how often it may move past a lease while the callers are at it,
+	// moves by how much it may instead.
+	later    time.Duration
+	mayLapse int
+	moves    []time.Duration
+	// skew is by how much clocks are assumed to differ, drift by how much a store's may be ahead.
+	skew, drift time.Duration
 	// callers do their work one operation after another.
 	callers []func(*caller)
 }
@@ -53,6 +62,15 @@ func scenarios() []scenario {
 	pause := func(c *caller) { c.insist(storetest.PauseOp()) }
 	type callers = []func(*caller)
 	type ops = []storetest.Op
+	persist := func(request string, mode job.WorkMode) func(*caller) {
+		return func(c *caller) {
+			if _, ok := c.do(storetest.RecordOp(request, mode)); !ok {
+				ready(c.store)
+				c.do(storetest.RecordOp(request, mode))
+			}
+		}
+	}
+	untracked := ops{storetest.RecordOp("setup", job.ModeUntracked)}
 	queued := ops{storetest.RecordOp("setup", job.ModeQueued)}
 	leased := ops{storetest.RecordOp("setup", job.ModeLeased)}
 	claimed := ops{storetest.RecordOp("setup", job.ModeQueued), storetest.ClaimOp("one")}
@@ -62,9 +80,9 @@ func scenarios() []scenario {
 		{name: "record × record, untracked", callers: callers{record("one", job.ModeUntracked), record("two", job.ModeUntracked)}},
 		{name: "record × record, untracked, one request", callers: callers{record("one", job.ModeUntracked), record("one", job.ModeUntracked)}},
 		{name: "record × record, queued and leased", callers: callers{record("one", job.ModeQueued), record("two", job.ModeLeased)}},
-		{name: "record × record, of a lapsed lease", before: leased, lapsed: true,
+		{name: "record × record, of a lapsed lease", before: leased, later: past,
 			callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
-		{name: "record × record, of a lapsed lease, one request", before: leased, lapsed: true,
+		{name: "record × record, of a lapsed lease, one request", before: leased, later: past,
 			callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
 		{name: "record × record, of two jobs, untracked", jobs: []string{"a", "b"}, callers: callers{
 			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeUntracked), "a", "b") },
@@ -84,12 +102,12 @@ func scenarios() []scenario {
 
 		{name: "record × claim, of queued work", before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
 		{name: "record × claim, of a new job", callers: callers{record("one", job.ModeQueued), claim("two")}},
-		{name: "record × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{record("one", job.ModeLeased), claim("two")}},
+		{name: "record × claim, of a lapsed lease", before: leased, later: past, callers: callers{record("one", job.ModeLeased), claim("two")}},
 
 		{name: "claim × claim", before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, one request", before: queued, callers: callers{claim("one"), claim("one")}},
 		{name: "claim × claim, in one store", shared: true, before: queued, callers: callers{claim("one"), claim("two")}},
-		{name: "claim × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{claim("one"), claim("two")}},
+		{name: "claim × claim, of a lapsed lease", before: leased, later: past, callers: callers{claim("one"), claim("two")}},
 		{name: "record × claim × claim", long: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two"), claim("three")}},
 		{name: "claim twice", before: queued, callers: callers{func(c *caller) { c.claim("one"); c.claim("one") }}},
 		{name: "claim × complete by another", before: queued, callers: callers{
@@ -99,15 +117,15 @@ func scenarios() []scenario {
 				}
 			}, record("two", job.ModeLeased)}},
 
-		{name: "lapse × complete", core: true, before: leased, lapses: 1, callers: callers{complete, claim("two")}},
-		{name: "lapse × release", before: leased, lapses: 1, callers: callers{release, claim("two")}},
-		{name: "lapse × renew", before: leased, lapses: 1, callers: callers{renew, claim("two")}},
-		{name: "lapse × renew, of the same claim", before: claimed, lapsed: true, callers: callers{renew, claim("one")}},
-		{name: "renew × renew", before: leased, lapses: 1, callers: callers{renew, renew}},
+		{name: "lapse × complete", before: leased, mayLapse: 1, callers: callers{complete, claim("two")}},
+		{name: "lapse × release", before: leased, mayLapse: 1, callers: callers{release, claim("two")}},
+		{name: "lapse × renew", before: leased, mayLapse: 1, callers: callers{renew, claim("two")}},
+		{name: "lapse × renew, of the same claim", before: claimed, later: past, callers: callers{renew, claim("one")}},
+		{name: "renew × renew", before: leased, mayLapse: 1, callers: callers{renew, renew}},
 		{name: "renew × complete", before: leased, callers: callers{renew, complete}},
 		{name: "complete × complete", before: leased, callers: callers{complete, complete}},
 		{name: "complete × release", before: leased, callers: callers{complete, release}},
-		{name: "record, and complete elsewhere", callers: callers{
+		{name: "record, and complete elsewhere", hands: true, callers: callers{
 			func(c *caller) {
 				a, _ := c.do(storetest.RecordOp("one", job.ModeLeased))
 				c.hand <- a.Token()
@@ -119,23 +137,23 @@ func scenarios() []scenario {
 			}}},
 		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
 
-		{name: "requeue × claim, of a lapsed lease", before: leased, lapsed: true, callers: callers{requeue(false), claim("two")}},
-		{name: "requeue × record, of a lapsed lease", before: leased, lapsed: true, callers: callers{requeue(false), record("two", job.ModeLeased)}},
-		{name: "requeue × requeue", before: leased, lapsed: true, callers: callers{requeue(false), requeue(false)}},
+		{name: "requeue × claim, of a lapsed lease", before: leased, later: past, callers: callers{requeue(false), claim("two")}},
+		{name: "requeue × record, of a lapsed lease", before: leased, later: past, callers: callers{requeue(false), record("two", job.ModeLeased)}},
+		{name: "requeue × requeue", before: leased, later: past, callers: callers{requeue(false), requeue(false)}},
 		{name: "requeue by force × complete", before: leased, callers: callers{requeue(true), complete}},
-		{name: "requeue × delete", before: leased, lapsed: true, callers: callers{requeue(false), remove(false)}},
+		{name: "requeue × delete", before: leased, later: past, callers: callers{requeue(false), remove(false)}},
 
-		{name: "delete × record, of a lapsed lease", before: leased, lapsed: true, callers: callers{remove(false), record("two", job.ModeLeased)}},
-		{name: "delete × record, untracked", before: queued, aged: true, callers: callers{remove(false), record("two", job.ModeUntracked)}},
-		{name: "delete × claim", before: queued, aged: true, callers: callers{remove(false), claim("two")}},
-		{name: "delete × delete", before: queued, aged: true, callers: callers{remove(false), remove(false)}},
-		{name: "delete by force × complete", before: leased, aged: true, callers: callers{remove(true), complete}},
+		{name: "delete × record, of a lapsed lease", before: leased, later: past, callers: callers{remove(false), record("two", job.ModeLeased)}},
+		{name: "delete × record, untracked", before: queued, later: time.Second, callers: callers{remove(false), record("two", job.ModeUntracked)}},
+		{name: "delete × claim", before: queued, later: time.Second, callers: callers{remove(false), claim("two")}},
+		{name: "delete × delete", before: queued, later: time.Second, callers: callers{remove(false), remove(false)}},
+		{name: "delete by force × complete", before: leased, later: time.Second, callers: callers{remove(true), complete}},
 
-		{name: "expect × delete, then expect", before: queued, aged: true, callers: callers{func(c *caller) { c.expect("before", false) }, expectAnew}},
-		{name: "claim overdue × delete, then expect", long: true, expected: true, before: queued, aged: true, callers: callers{(*caller).claimOverdue, expectAnew}},
-		{name: "report × delete, then expect", long: true, expected: true, polled: true, before: queued, aged: true, callers: callers{(*caller).report, expectAnew}},
-		{name: "delete × delete, then expect", long: true, expected: true, before: queued, aged: true, callers: callers{remove(false), expectAnew}},
-		{name: "cancel, then expect", expected: true, aged: true, callers: callers{func(c *caller) {
+		{name: "expect × delete, then expect", before: queued, later: time.Second, callers: callers{func(c *caller) { c.expect("before", false) }, expectAnew}},
+		{name: "claim overdue × delete, then expect", long: true, expected: true, before: queued, later: time.Second, callers: callers{(*caller).claimOverdue, expectAnew}},
+		{name: "report × delete, then expect", long: true, expected: true, polled: true, before: queued, later: time.Second, callers: callers{(*caller).report, expectAnew}},
+		{name: "delete × delete, then expect", long: true, expected: true, before: queued, later: time.Second, callers: callers{remove(false), expectAnew}},
+		{name: "cancel, then expect", expected: true, later: time.Second, callers: callers{func(c *caller) {
 			if c.cancel() {
 				c.expect("anew", true)
 			}
@@ -143,12 +161,47 @@ func scenarios() []scenario {
 
 		{name: "pause × claim", pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
 		{name: "pause, then claim", pauses: true, before: queued, callers: callers{func(c *caller) { pause(c); c.claim("one") }}},
-		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, lapsed: true,
+		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, later: past,
 			callers: callers{func(c *caller) { pause(c); c.do(storetest.RecordOp("one", job.ModeLeased)) }}},
 		{name: "resume, then claim", pauses: true, before: append(slices.Clone(queued), storetest.PauseOp()),
 			callers: callers{func(c *caller) { c.insist(storetest.ResumeOp()); c.claim("one") }}},
+
+		{name: "record × record, the index lost", indexes: true, callers: callers{persist("one", job.ModeLeased), persist("two", job.ModeUntracked)}},
+		{name: "record × record, in one store, the index lost", shared: true, indexes: true,
+			callers: callers{persist("one", job.ModeUntracked), persist("two", job.ModeUntracked)}},
+
+		{name: "record × record, clocks apart", long: true, skew: skew, drift: skew, before: leased, moves: nearly,
+			callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "renew × claim, clocks apart", long: true, skew: skew, drift: skew, before: leased, moves: nearly, callers: callers{renew, claim("two")}},
+		{name: "complete × requeue, clocks apart", skew: skew, drift: skew, before: leased, moves: nearly, callers: callers{complete, requeue(false)}},
+		{name: "record × record, a clock set back", drift: time.Hour, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
+		{name: "renew × claim, a clock set back", drift: time.Hour, before: leased, callers: callers{renew, claim("two")}},
+		{name: "complete × record, a clock set back", drift: time.Hour, before: leased, callers: callers{complete, record("two", job.ModeLeased)}},
+		{name: "delete × record, a clock set back", drift: time.Hour, before: queued, later: time.Second, callers: callers{remove(false), record("two", job.ModeLeased)}},
+
+		{name: "expect × record", awaits: true, callers: callers{expect, record("one", job.ModeQueued)}},
+		{name: "expect × delete", awaits: true, before: queued, later: time.Second, callers: callers{expect, remove(false)}},
+		{name: "poll × record", awaits: true, expected: true, callers: callers{poll, record("one", job.ModeQueued)}},
+		{name: "poll × poll", awaits: true, expected: true, callers: callers{poll, poll}},
+		{name: "poll × cancel", awaits: true, expected: true, callers: callers{poll, cancel}},
+		{name: "cancel × cancel", awaits: true, expected: true, callers: callers{cancel, cancel}},
+		{name: "poll × delete", awaits: true, expected: true, before: queued, later: time.Second, callers: callers{poll, remove(false)}},
+		{name: "retain × record", before: untracked, later: old, callers: callers{retain, record("two", job.ModeUntracked)}},
+		{name: "retain × delete", before: untracked, later: old, callers: callers{retain, remove(false)}},
+		{name: "expect × record × delete", calm: true, awaits: true, before: untracked, later: old, callers: callers{
+			expect, record("one", job.ModeUntracked), remove(false)}},
+		{name: "expect × record × retain", calm: true, awaits: true, before: untracked, later: old, callers: callers{
+			expect, record("one", job.ModeUntracked), retain}},
+		{name: "expect × record × delete × poll × retain", long: true, calm: true, awaits: true, before: untracked, later: old, callers: callers{
+			expect, record("one", job.ModeUntracked), remove(false), poll, retain}},
 	}
 }
+
+// skew is by how much clocks are assumed to differ where that matters. nearly moves to the moment at which a lease is due, and then to
+// where even a clock that is behind says that it may be taken over.
+const skew = time.Second
+
+var nearly = []time.Duration{storetest.LeaseTime, 2 * skew}
 
 // caller is one that calls a store.
 type caller struct {
@@ -161,8 +214,6 @@ type caller struct {
 	known job.Expected
 	ctx   context.Context
 	leave context.CancelFunc
-	left  bool
-	over  bool
 }
 
 // event is that of all the jobs of a scenario.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,9 +65,9 @@ func TestWorker(t *testing.T) {
 func buildWorker(t *testing.T, overlay string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "worker")
-	cmd := exec.Command("go", "test", "-c", "-o", binary, ".")
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary, ".")
 	if overlay != "" {
-		cmd.Args = append(cmd.Args[:3], append([]string{"-overlay", overlay}, cmd.Args[3:]...)...)
+		cmd.Args = slices.Insert(cmd.Args, 3, "-overlay", overlay)
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building a worker: %v\n%s", err, out)
@@ -130,7 +131,7 @@ type worker struct {
 
 func startWorker(t *testing.T, binary string) (*worker, error) {
 	w := &worker{cmd: exec.CommandContext(t.Context(), binary, "-test.run", "^TestWorker$", "-test.timeout", "0")}
-	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GOMAXPROCS=1", "GOGC=400")
+	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GOMAXPROCS=1", "GOGC=1600", "GOMEMLIMIT=512MiB")
 	w.cmd.Stderr = &w.stderr
 	w.cmd.WaitDelay = 10 * time.Second
 	stdin, err := w.cmd.StdinPipe()

@@ -33,19 +33,23 @@ type world struct {
 	kind   modeldb.Deployment
 	db     *modeldb.Server
 	clock  *testenv.Clock
+	clocks []*testenv.Clock // of each store: the same, unless it is ahead
 	stores []*mongostore.Store
 	born   time.Time
 	runs   int
+	began  int // the sequence of what came before a run
 	// What a run begins with: the data, the clock, the calls that came before and what the last of them answered.
 	data   modeldb.Snapshot
 	now    time.Time
-	past   []storetest.Call
+	past   []made
 	before storetest.Answer
 	known  job.Expected
 	// token is that of the poller that has the job.
 	token string
-	// hurt is set once a client may have lost its connections.
-	hurt bool
+	// hurt is set once a client may have lost its connections, worn once the stores are not what they were any more.
+	hurt, worn bool
+	// reactions tells what follows when a store has seen all that a digest stands for: always the same. It outlives the world.
+	reactions map[[32]byte]reaction
 
 	*play
 }
@@ -58,18 +62,79 @@ type play struct {
 	callers []*caller
 	hand    chan string // a token, from one caller to another
 	running sync.WaitGroup
+	// rehearsing is set while nothing is done in earnest.
+	rehearsing bool
 
 	mu       sync.Mutex
-	sequence int   // of what begins and ends
-	begun    int   // calls
-	ended    []int // calls of each caller
-	// order tells of each call what had ended when it began.
-	order    []string
-	nows     []time.Time
-	calls    map[string][]storetest.Call // by job
-	outcome  []string                    // of each call, in the order of the callers
-	kept     string                      // the URL of an expectation that is to be there in the end
+	sequence int // of what begins and ends
+	progress
+	happened schedule
+	steps    []step        // since the latest thing happened
+	nows     [][]time.Time // what the clock of each store has said
+	calls    map[string][]made
+	words    []word
+	outcome  []string // of each call, in the order of the callers
+	kept     string   // the URL of an expectation that is to be there in the end
 	problems []string
+}
+
+// made is a call on a job, made at a store. at is the first of what its clock said meanwhile.
+type made struct {
+	storetest.Call
+	store, at int
+}
+
+// progress is how far the callers have come.
+type progress struct {
+	ended []int // calls of each caller
+	// order tells of each call what had ended when it began.
+	order      []string
+	left, over []bool
+	lapses     int
+}
+
+func (p progress) clone() progress {
+	return progress{slices.Clone(p.ended), slices.Clone(p.order), slices.Clone(p.left), slices.Clone(p.over), p.lapses}
+}
+
+// step is that a caller begins or ends a call, or is over.
+type step struct {
+	caller int
+	kind   byte
+}
+
+const (
+	begins = 'b'
+	ends   = 'e'
+	isOver = 'o'
+)
+
+func (p *progress) take(s step) {
+	switch s.kind {
+	case begins:
+		p.order[s.caller] += fmt.Sprint(p.ended)
+	case ends:
+		p.ended[s.caller]++
+	case isOver:
+		p.over[s.caller] = true
+	}
+}
+
+// reaction is what follows when a store has seen something: what its callers do, and the commands of which it does not wait for the
+// answer any more.
+type reaction struct {
+	steps []step
+	gone  []string
+}
+
+// step takes a step. The caller of what comes before a run is -1.
+func (p *play) step(caller int, kind byte) {
+	if caller < 0 {
+		return
+	}
+	s := step{caller, kind}
+	p.take(s)
+	p.steps = append(p.steps, s)
 }
 
 // lifetime is how long a world is young, in the bubble's time: shorter than until the stores look after themselves again.
@@ -78,31 +143,123 @@ const (
 	mostRuns = 200
 )
 
-func (w *world) young() bool { return time.Since(w.born) < lifetime && w.runs < mostRuns }
+func (w *world) young() bool { return time.Since(w.born) < lifetime && w.runs < mostRuns && !w.worn }
 
 // run runs the scenario once. choose is asked what is to happen next, and gives the place of one of the events, or -1 for
-// the run to be given up. The outcome is what came of it; empty when it was given up.
+// the run to be given up; of no events, at the end, it gives 0. The outcome is what came of it; empty when it was given up.
 func (w *world) run(choose func(w *world, events []happening) int) (outcome string, err error) {
 	w.reset()
 	defer w.abandon()
 	w.start()
 	for {
 		events := w.events()
-		if len(events) == 0 {
+		i := choose(w, events)
+		switch {
+		case i < 0:
+			return "", nil
+		case len(events) == 0:
 			return w.judge()
 		}
-		i := choose(w, events)
-		if i < 0 {
-			return "", nil
-		}
 		w.hurt = w.hurt || events[i].hurts
-		events[i].do(w)
-		w.settle()
+		w.happen(events[i])
 	}
 }
 
-func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
-	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), born: time.Now()}
+// happen lets an event happen, and learns what follows from it.
+func (w *world) happen(e happening) {
+	before, gone := slices.Clone(w.seen), w.gone()
+	w.steps, w.happened = nil, append(w.happened, e.name)
+	e.do(w)
+	w.settle()
+	is := reaction{w.steps, slices.DeleteFunc(w.gone(), func(c string) bool { return slices.Contains(gone, c) })}
+	if was, known := w.reaction(before); known && !(slices.Equal(was.steps, is.steps) && slices.Equal(was.gone, is.gone)) {
+		panic(fmt.Sprintf("%s: what follows from %v is %v, and was %v before", w.name, w.happened, is, was))
+	}
+	if i := w.changed(before); i >= 0 {
+		w.reactions[w.cause(i)] = is
+	}
+	w.tell(before, is)
+}
+
+// changed is the store that has seen more than before; -1 when none has.
+func (w *world) changed(before [][32]byte) int {
+	for i, seen := range w.seen {
+		if seen != before[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// cause is what a reaction depends on.
+func (w *world) cause(store int) [32]byte {
+	if !w.hands {
+		return w.seen[store]
+	}
+	h := sha256.New()
+	for _, seen := range w.seen {
+		h.Write(seen[:])
+	}
+	return [32]byte(h.Sum(nil))
+}
+
+// tell has the stores see what callers of theirs do because of what another store has seen: one caller can wait for another.
+func (w *world) tell(before [][32]byte, r reaction) {
+	for _, s := range r.steps {
+		if i := w.storeOf(s.caller); w.seen[i] == before[i] {
+			w.saw(i, s)
+		}
+	}
+}
+
+// gone are the commands that wait, and of which nobody waits for the answer.
+func (w *world) gone() (names []string) {
+	for _, c := range w.db.Calls() {
+		if c.Gone {
+			names = append(names, nameOf(c))
+		}
+	}
+	return names
+}
+
+// reaction is what follows when, of what the stores had seen before, one has seen more; false when that has not been met yet. Nothing
+// follows where none has.
+func (w *world) reaction(before [][32]byte) (r reaction, known bool) {
+	i := w.changed(before)
+	if i < 0 {
+		return r, true
+	}
+	r, known = w.reactions[w.cause(i)]
+	return r, known
+}
+
+// foresee is the key of the state that an event would lead to; false where it is not known what would follow from it.
+func (w *world) foresee(e happening) (key [32]byte, known bool) {
+	end := w.db.Rehearse()
+	seen, progress, nows, clocks := slices.Clone(w.seen), w.progress.clone(), slices.Clone(w.nows), w.readings()
+	w.rehearsing = true
+	defer func() {
+		w.rehearsing = false
+		w.seen, w.progress, w.nows = seen, progress, nows
+		for i, c := range w.allClocks() {
+			c.Set(clocks[i])
+		}
+		end()
+	}()
+	e.do(w)
+	r, known := w.reaction(seen)
+	if !known {
+		return key, false
+	}
+	for _, s := range r.steps {
+		w.take(s)
+	}
+	w.tell(seen, r)
+	return w.key(r.gone...), true
+}
+
+func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[32]byte]reaction) *world {
+	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), born: time.Now(), reactions: reactions}
 	if len(w.jobs) == 0 {
 		w.jobs = []string{"job"}
 	}
@@ -111,22 +268,30 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 	if s.shared {
 		stores = 1
 	}
+	if s.indexes {
+		w.db.HoldIndexes()
+	}
 	for i := range stores {
-		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI(), Dialer: w.db.Dialer(i), Now: w.clock.Now, MaxAttempts: storetest.MaxAttempts,
-			PausesEvery: time.Hour,
-			NewPause:    func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
+		clock := testenv.NewClock()
+		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI(), Dialer: w.db.Dialer(i), Now: clock.Now, MaxAttempts: storetest.MaxAttempts,
+			PausesEvery: time.Hour, MaxClockSkew: s.skew,
+			NewPause: func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		<-store.Ready()
-		w.stores = append(w.stores, store)
+		w.stores, w.clocks = append(w.stores, store), append(w.clocks, clock)
 	}
 	synctest.Wait()
-	w.play = &play{nows: []time.Time{w.clock.Now()}, calls: map[string][]storetest.Call{}}
+	w.play = &play{nows: [][]time.Time{{w.clock.Now()}}, calls: map[string][]made{}}
 	cryptotest.SetGlobalRandom(t, 2)
 	setup := &caller{world: w, number: -1, store: w.stores[0], ctx: context.Background()}
 	if w.expected {
-		setup.expect("first", false)
+		if w.awaits {
+			expect(setup)
+		} else {
+			setup.expect("first", false)
+		}
 	}
 	if w.polled {
 		o, err := setup.store.ClaimOverdue(setup.ctx, job.OverdueRequest{Max: 1, Lease: time.Minute})
@@ -141,13 +306,8 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment) *world {
 	if r, err := setup.store.Get(setup.ctx, w.jobs[0], false); err == nil {
 		w.known = job.ExpectedOf(&r)
 	}
-	if w.aged {
-		w.clock.Advance(time.Second)
-	}
-	if w.lapsed {
-		w.clock.Advance(past)
-	}
-	w.data, w.now, w.past = w.db.Snapshot(), w.clock.Now(), w.calls[w.jobs[0]]
+	w.advance(w.later)
+	w.data, w.now, w.past, w.began = w.db.Snapshot(), w.clock.Now(), w.calls[w.jobs[0]], w.sequence
 	return w
 }
 
@@ -164,7 +324,9 @@ func (w *world) reset() {
 		synctest.Wait()
 	}
 	w.db.Restore(w.data)
-	w.clock.Set(w.now)
+	for _, c := range w.allClocks() {
+		c.Set(w.now)
+	}
 	if w.pauses {
 		for _, s := range w.stores { // knows which claims are paused
 			if _, err := s.Pauses(context.Background()); err != nil {
@@ -173,10 +335,11 @@ func (w *world) reset() {
 		}
 	}
 	n := len(w.scenario.callers)
-	w.play = &play{nows: []time.Time{w.now}, calls: map[string][]storetest.Call{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan string, 1),
-		sequence: 2 * len(w.past), outcome: make([]string, n), ended: make([]int, n), order: make([]string, n)}
+	w.play = &play{calls: map[string][]made{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan string, 1),
+		sequence: w.began, outcome: make([]string, n),
+		progress: progress{make([]int, n), make([]string, n), make([]bool, n), make([]bool, n), 0}}
 	for i := range w.stores {
-		w.seen = append(w.seen, [32]byte{byte(i)})
+		w.seen, w.nows = append(w.seen, [32]byte{byte(i)}), append(w.nows, []time.Time{w.now})
 	}
 }
 
@@ -198,8 +361,8 @@ func (w *world) start() {
 		w.running.Go(func() {
 			act(c)
 			w.mu.Lock()
-			c.over = true
-			w.mu.Unlock()
+			defer w.mu.Unlock()
+			w.step(i, isOver)
 		})
 		w.settle()
 	}
@@ -215,9 +378,14 @@ func (w *world) saw(store int, what ...any) {
 	h := sha256.New()
 	h.Write(w.seen[store][:])
 	fmt.Fprint(h, what...)
-	fmt.Fprint(h, len(w.nows))
+	fmt.Fprint(h, len(w.nows[store]), w.clocks[store].Now().UnixMilli())
+	if w.indexes { // the look at them goes on by itself
+		fmt.Fprint(h, fmt.Sprint(w.db.Index(jobs, unique)))
+	}
 	h.Sum(w.seen[store][:0])
-	w.seed(store)
+	if !w.rehearsing {
+		w.seed(store)
+	}
 }
 
 // settle waits until every caller that is not over waits for the database, or for another one.
@@ -226,7 +394,7 @@ func (w *world) settle() {
 	for i, while := range []time.Duration{2 * pause, patience, patience, 10 * time.Second, time.Minute} {
 		time.Sleep(while)
 		synctest.Wait()
-		if calls := w.waiting(); calls >= w.active() || i > 1 && calls > 0 {
+		if calls := w.waiting(); w.steady() && (calls >= w.active() || i > 1 && calls > 0) {
 			return
 		}
 	}
@@ -251,30 +419,68 @@ func (w *world) waiting() (n int) {
 func (w *world) active() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.play.callers {
-		if !c.over {
+	for _, over := range w.over {
+		if !over {
 			n++
 		}
 	}
 	return n
 }
 
-// calm tells that no election can change what is read.
-func (w *world) calm() bool {
-	for i := range w.stores {
-		if w.db.Behind(i) {
+// steady tells whether each store is ready, or waits for an answer about the unique index.
+func (w *world) steady() bool {
+	if !w.worn {
+		return true
+	}
+	calls := w.db.Calls()
+	for i, s := range w.stores {
+		if !slices.ContainsFunc(calls, func(c *modeldb.Call) bool { return c.Client == i }) && errors.Is(s.Check(context.Background()), job.ErrUnready) {
 			return false
 		}
 	}
-	return !w.db.Pending()
+	return true
 }
 
-// lapse moves the clock past a lease.
-func (w *world) lapse() {
-	w.clock.Advance(past)
+// ready waits until a store has its unique index again.
+func ready(s job.Store) {
+	for errors.Is(s.Check(context.Background()), job.ErrUnready) {
+		time.Sleep(time.Second)
+	}
+}
+
+func (w *world) allClocks() []*testenv.Clock { return append([]*testenv.Clock{w.clock}, w.clocks...) }
+
+func (w *world) readings() (times []time.Time) {
+	for _, c := range w.allClocks() {
+		times = append(times, c.Now())
+	}
+	return times
+}
+
+func (w *world) advance(by time.Duration) {
+	for _, c := range w.allClocks() {
+		c.Advance(by)
+	}
+}
+
+// read notes what the clock of a store says.
+func (w *world) read(store int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.nows = append(w.nows, w.clock.Now())
+	w.nows[store] = append(slices.Clone(w.nows[store]), w.clocks[store].Now())
+}
+
+// lapse moves the clock past a lease, or by the next of the scenario's steps.
+func (w *world) lapse() {
+	by := past
+	if w.lapses < len(w.moves) {
+		by = w.moves[w.lapses]
+	}
+	w.lapses++
+	w.advance(by)
+	for i := range w.stores {
+		w.read(i)
+	}
 }
 
 // begin and end are around a call.
@@ -282,61 +488,57 @@ func (w *world) begin(number int) (from, at int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sequence++
-	w.begun++
-	if number >= 0 {
-		w.order[number] += fmt.Sprint(w.ended)
-	}
-	return w.sequence, len(w.nows) - 1
+	w.step(number, begins)
+	return w.sequence, len(w.nows[w.storeOf(number)]) - 1
 }
 
 // note notes the end of a call that the model does not know.
 func (w *world) note(number int, what string, err error, said ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sequence++
-	switch {
-	case errors.Is(err, job.ErrOutcomeUnknown):
-		said = []any{"unknown"}
-	case errors.Is(err, job.ErrUnavailable):
-		said = []any{"unavailable"}
-	case errors.Is(err, job.ErrNoExpectation), errors.Is(err, job.ErrLeaseLost):
-		said = []any{err}
-	case err != nil:
-		w.problems = append(w.problems, fmt.Sprintf("%s failed: %v", what, err))
+	if errors.Is(err, job.ErrNoExpectation) || errors.Is(err, job.ErrLeaseLost) {
+		said, err = []any{err}, nil
 	}
-	if number >= 0 {
-		w.ended[number]++
-		w.outcome[number] += fmt.Sprintf("%s: %v; ", what, said)
-	}
+	w.came(number, what, fmt.Sprint(said), err)
 }
 
+func (w *world) storeOf(number int) int { return max(number, 0) % len(w.stores) }
+
+// end notes what a call on a job has come to.
 func (w *world) end(number int, jobID string, from, at int, o storetest.Op, answer storetest.Answer, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	said := w.came(number, o.String(), answer.String(), err)
+	if said != "unavailable" { // which promises to have had no effect
+		store := w.storeOf(number)
+		w.calls[jobID] = append(w.calls[jobID], made{storetest.Call{Op: o, Answer: answer, Unknown: said == "unknown", From: from, To: w.sequence,
+			Nows: slices.Clone(w.nows[store][at:])}, store, at})
+	}
+}
+
+// came notes that a call has come to an end, and what it said.
+func (w *world) came(number int, call, said string, err error) string {
 	w.sequence++
-	said := answer.String()
+	w.step(number, ends)
 	switch {
 	case errors.Is(err, job.ErrOutcomeUnknown):
 		said = "unknown"
 	case errors.Is(err, job.ErrUnavailable):
 		said = "unavailable"
 	case err != nil:
-		w.problems = append(w.problems, fmt.Sprintf("%v failed: %v", o, err))
+		w.problems = append(w.problems, fmt.Sprintf("%s failed: %v", call, err))
 	}
 	if number >= 0 {
-		w.ended[number]++
-		w.outcome[number] += fmt.Sprintf("%v: %s; ", o, said)
+		w.outcome[number] += fmt.Sprintf("%s: %s; ", call, said)
 	}
-	if said != "unavailable" { // which promises to have had no effect
-		w.calls[jobID] = append(w.calls[jobID], storetest.Call{Op: o, Answer: answer, Unknown: said == "unknown", From: from, To: w.sequence,
-			Nows: slices.Clone(w.nows[at:])})
-	}
+	return said
 }
 
 // judge asks whether what the callers were told, and what is stored in the end, can be explained.
 func (w *world) judge() (outcome string, err error) {
 	w.db.Hold(false)
 	w.running.Wait()
+	ready(w.stores[0])
 	problems := append(w.problems, w.db.Strange()...)
 	stored := ""
 	for _, id := range w.jobs {
@@ -352,18 +554,25 @@ func (w *world) judge() (outcome string, err error) {
 			problems = append(problems, fmt.Sprintf("reading %s in the end: %v", id, err))
 			continue
 		}
-		for i := range w.calls[id] {
-			if c := &w.calls[id][i]; c.Unknown {
-				first := slices.IndexFunc(w.nows, c.Nows[0].Equal)
-				c.Nows = w.nows[first:]
+		var calls []storetest.Call
+		for _, c := range w.calls[id] {
+			if c.Unknown {
+				c.Nows = w.nows[c.store][c.at:]
 			}
+			calls = append(calls, c.Call)
 		}
-		if err := storetest.Explain(w.calls[id], end); err != nil && !w.echoed(w.calls[id], end) {
+		if err := w.explain(calls, end); err != nil && !w.echoed(calls, end) {
 			problems = append(problems, fmt.Sprintf("%s: %v", id, err))
 		}
-		problems = append(problems, firsts(w.calls[id])...)
+		if problems = append(problems, firsts(calls)...); w.awaits {
+			became, wrong := w.awaited(calls, end != nil)
+			stored, problems = stored+became, append(problems, wrong...)
+		}
 	}
-	if w.expected || w.kept != "" {
+	if ids := w.ids(); len(ids) != len(slices.Compact(slices.Clone(ids))) {
+		problems = append(problems, fmt.Sprintf("there are records of the jobs %q", ids))
+	}
+	if !w.awaits && (w.expected || w.kept != "") {
 		switch page, _, err := w.stores[0].ListExpectations(context.Background(), job.AllExpectations, "", "", 10); {
 		case err != nil:
 			problems = append(problems, fmt.Sprintf("listing expectations in the end: %v", err))
@@ -379,6 +588,19 @@ func (w *world) judge() (outcome string, err error) {
 	return strings.Join(append(slices.Clone(w.outcome), stored), "\n"), err
 }
 
+func (w *world) explain(calls []storetest.Call, end *job.Record) error {
+	return storetest.Explain(calls, end, storetest.Clocks{Skew: w.skew, SetBack: w.drift > w.skew})
+}
+
+// ids are those of the records that there are, in order.
+func (w *world) ids() (ids []string) {
+	for _, d := range w.db.Documents(jobs) {
+		ids = append(ids, d.Lookup("job_id").StringValue())
+	}
+	slices.Sort(ids)
+	return ids
+}
+
 // echoed tells whether the history is explained by a delivery that was made again after a deletion: a standalone server does not
 // know a write again that its client has repeated, and one whose connection was cut may come after both. docs/operations.md says
 // so.
@@ -389,11 +611,11 @@ func (w *world) echoed(calls []storetest.Call, end *job.Record) bool {
 	again := slices.Clone(calls)
 	for _, c := range calls[len(w.past):] {
 		if c.Op.Records() && !c.Unknown {
-			c.Unknown, c.Nows = true, w.nows
+			c.Unknown, c.Nows = true, slices.Concat(w.nows...)
 			again = append(again, c)
 		}
 	}
-	return storetest.Explain(again, end) == nil
+	return w.explain(again, end) == nil
 }
 
 // firsts finds calls that were both told to be the first, of a job that nobody has deleted.
@@ -447,22 +669,25 @@ func (w *world) close() {
 	}
 }
 
-// key stands for all that what happens next depends on, and what is judged in the end.
-func (w *world) key() (key [32]byte) {
+// key stands for all that what happens next depends on, and what is judged in the end. gone are commands of which nobody will wait
+// for the answer.
+func (w *world) key(gone ...string) (key [32]byte) {
 	h := sha256.New()
 	h.Write(w.db.Digest())
 	for _, s := range w.seen {
 		h.Write(s[:])
 	}
-	for _, c := range w.db.Calls() {
-		fmt.Fprint(h, c.Client, c.Number, c.Gone, ";")
-	}
+	gone = slices.Concat(gone, w.gone()) // the others follow from what the stores have seen
+	slices.Sort(gone)
+	fmt.Fprint(h, slices.Compact(gone))
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, c := range w.play.callers {
-		fmt.Fprint(h, c.over, c.left)
+	for _, nows := range w.nows {
+		for _, now := range nows {
+			fmt.Fprint(h, now.UnixMilli(), ",")
+		}
 	}
-	fmt.Fprint(h, len(w.nows), w.order)
+	fmt.Fprint(h, w.progress)
 	h.Sum(key[:0])
 	return key
 }
