@@ -88,7 +88,7 @@ func TestOutageOrPoison(t *testing.T) {
 					}
 					return nil
 				})
-				time.Sleep(time.Hour)
+				time.Sleep(10 * time.Minute)
 				if w := s.work(t, "poison"); w.State != job.StateDead || w.Attempts != maxAttempts || w.Error != "502 Bad Gateway" {
 					t.Errorf("%+v", w)
 				}

@@ -320,7 +320,7 @@ func TestWorkerPanic(t *testing.T) {
 			return nil
 		})
 		<-good
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		w := s.work(t, "bad")
 		if w.State != job.StateDead || w.Attempts != maxAttempts || w.Error != "panic: oh" || runs.Load() != maxAttempts {
 			t.Errorf("%d runs, stored %+v", runs.Load(), w)
