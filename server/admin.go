@@ -387,7 +387,7 @@ func (s *adminService) ResumeClaims(ctx context.Context, req *joboncev1.ResumeCl
 	return &joboncev1.ResumeClaimsResponse{Resumed: was}, nil
 }
 
-// ListClaimPauses returns the pauses.
+// ListClaimPauses returns the pauses under which jobs of the caller are.
 func (s *adminService) ListClaimPauses(ctx context.Context, _ *joboncev1.ListClaimPausesRequest) (*joboncev1.ListClaimPausesResponse, error) {
 	pauses, err := s.jobs.Pauses(ctx)
 	if err != nil {
@@ -395,7 +395,7 @@ func (s *adminService) ListClaimPauses(ctx context.Context, _ *joboncev1.ListCla
 	}
 	resp := &joboncev1.ListClaimPausesResponse{}
 	for i := range pauses {
-		if mayTouch(ctx, pauses[i].Prefix) == nil {
+		if _, err := narrowed(ctx, pauses[i].Prefix); err == nil {
 			resp.Pauses = append(resp.Pauses, toPause(&pauses[i]))
 		}
 	}

@@ -614,6 +614,11 @@ func TestAdminOfAPrefix(t *testing.T) {
 		}
 		testenv.Must(t, call(all))
 	}
+	_ = must[*joboncev1.PauseClaimsResponse](t)(s.admin().PauseClaims(all, &joboncev1.PauseClaimsRequest{JobIdPrefix: "bank:"}))
+	pauses := must[*joboncev1.ListClaimPausesResponse](t)(s.admin().ListClaimPauses(shop, &joboncev1.ListClaimPausesRequest{})).GetPauses()
+	if len(pauses) != 1 || pauses[0].GetJobIdPrefix() != "" {
+		t.Errorf("its jobs are paused by %v, want the pause of all", pauses)
+	}
 }
 
 // TestNarrowed: a caller with a prefix counts, lists and polls its own jobs, and cannot tell those of others from none.

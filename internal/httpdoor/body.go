@@ -136,7 +136,7 @@ func checkForm(r *http.Request) *refusal {
 				return invalid(http.StatusBadRequest, name, name+" is not valid UTF-8")
 			}
 		}
-		if r.ContentLength != 0 {
+		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 { // In HTTP/2, one of unknown length may be none.
 			return invalid(http.StatusBadRequest, "", "a GET has all of its fields in the query, and no body")
 		}
 		return nil

@@ -367,7 +367,7 @@ func (s *Store) Unpause(ctx context.Context, prefix string) (was bool, err error
 			return true, nil
 		}
 		was = true
-		_, err = s.pausedJobs.DeleteOne(ctx, bson.D{{Key: fieldID, Value: prefix}, {Key: pauseSince, Value: decodePause(doc).Since}})
+		_, err = s.pausedJobs.DeleteOne(ctx, bson.D{{Key: fieldID, Value: prefix}, {Key: pauseSince, Value: asItIs(doc, pauseSince)}})
 		return false, err
 	})
 	return was, err

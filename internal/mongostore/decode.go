@@ -37,13 +37,17 @@ var errForm = errors.New("its payload_form is none that this version knows")
 func (r *stored) unchanged() bson.D {
 	f := bson.D{{Key: fieldJobID, Value: r.JobID}}
 	for _, field := range []string{workState, workGeneration, workDue, workGranted} {
-		is := bson.E{Key: "$exists", Value: false}
-		if v := r.work.Lookup(field); v.Type != 0 {
-			is = bson.E{Key: "$eq", Value: v}
-		}
-		f = append(f, bson.E{Key: inWork(field), Value: bson.D{is}})
+		f = append(f, bson.E{Key: inWork(field), Value: asItIs(r.work, field)})
 	}
 	return f
+}
+
+// asItIs matches what a field of a document is, whatever its type.
+func asItIs(doc bson.Raw, field string) bson.D {
+	if v := doc.Lookup(field); v.Type != 0 {
+		return bson.D{{Key: "$eq", Value: v}}
+	}
+	return bson.D{{Key: "$exists", Value: false}}
 }
 
 // bodyDropped matches the document for as long as its body was dropped, or was not, as it was read.

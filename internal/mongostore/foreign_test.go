@@ -127,6 +127,28 @@ func TestNewerFields(t *testing.T) {
 	}
 }
 
+// TestUnpauseWhatAHandWrote: a pause without a time, or with an odd one, is ended like any other.
+func TestUnpauseWhatAHandWrote(t *testing.T) {
+	b := newBench(t, "")
+	pauses := b.direct.Database().Collection(b.direct.Name() + "_claim_pauses")
+	for prefix, since := range map[string]any{"a": nil, "b": "yesterday", "c": 1.5} {
+		if _, err := pauses.InsertOne(t.Context(), bson.D{{Key: "_id", Value: prefix}, {Key: "since", Value: since}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pauses.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "d"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"a", "b", "c", "d"} {
+		if was, err := b.store.Unpause(within(t), prefix); err != nil || !was {
+			t.Errorf("%s: was paused: %t, %v", prefix, was, err)
+		}
+	}
+	if left, err := b.store.Pauses(within(t)); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+}
+
 // TestUnreadableWorkHidesNoOther: claims look beyond much that cannot be read, however long it has been due.
 func TestUnreadableWorkHidesNoOther(t *testing.T) {
 	b := newBench(t, "")

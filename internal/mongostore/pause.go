@@ -16,7 +16,8 @@ const (
 	pausesEvery = time.Second
 	// passedFor is for how long paused work is passed over that was found in front of what is due, and passedLate how much later
 	// than others, besides what clocks may be apart by, a write may land that makes work due.
-	passedFor, passedLate = time.Minute, time.Second
+	// A write that is tried again makes it due at the time of the first try.
+	passedFor, passedLate = time.Minute, 30 * time.Second
 )
 
 // pauses are those that were read last, and when that began.

@@ -142,6 +142,42 @@ func TestRefusalOfTheFile(t *testing.T) {
 	}
 }
 
+// TestClaimTakenBackHidesNothing: what a claim was about to lease, beside paused work, is found by the next one when the first could
+// not be committed.
+func TestClaimTakenBackHidesNothing(t *testing.T) {
+	dir, clock := t.TempDir(), testenv.NewClock()
+	opts := sqlitestore.Options{Logger: testenv.Logger(t), Now: clock.Now, MaxAttempts: 1}.WithPragmas("foreign_keys(true)")
+	s, err := sqlitestore.Open(t.Context(), dir, opts)
+	testenv.Must(t, err)
+	defer s.Close()
+	record := func(id string) {
+		in := job.Input{JobID: id, Mode: job.ModeQueued}
+		d, err := in.Delivery(1)
+		testenv.Must(t, err)
+		testenv.Must(t, s.Record(t.Context(), []job.Delivery{d})[0].Err)
+	}
+	claim := func(id string) ([]job.Claimed, error) {
+		return s.Claim(t.Context(), job.ClaimRequest{RequestID: id, Max: 3, Lease: time.Second, MaxBytes: 1 << 20})
+	}
+	record("used up")
+	_, err = claim("first")
+	testenv.Must(t, err)
+	clock.Advance(time.Minute)
+	_, err = s.Pause(t.Context(), "paused", "")
+	testenv.Must(t, err)
+	record("ours")
+	execSQL(t, sqlitestore.File(dir), `CREATE TABLE other (x REFERENCES jobs (job_id) DEFERRABLE INITIALLY DEFERRED);
+		CREATE TRIGGER mine AFTER UPDATE ON jobs WHEN NEW.job_id = 'ours' BEGIN INSERT INTO other VALUES ('nobody'); END`)
+	clock.Advance(time.Millisecond)
+	if got, err := claim("second"); err == nil {
+		t.Fatalf("claimed %v, want a refused commit", got)
+	}
+	execSQL(t, sqlitestore.File(dir), "DROP TRIGGER mine")
+	if got, err := claim("third"); err != nil || len(got) != 1 || got[0].Record.JobID != "ours" {
+		t.Errorf("claimed %v, %v", got, err)
+	}
+}
+
 // TestOrphans: a body whose job is gone, however that came, neither stays for the next job nor keeps it out.
 func TestOrphans(t *testing.T) {
 	for name, spoil := range map[string]string{

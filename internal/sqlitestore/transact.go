@@ -39,6 +39,7 @@ func (s *Store) updateAlone(ctx context.Context, f func(now time.Time) error) ([
 		return s.transact(func() error { return f(s.now()) })
 	})
 	if err != nil {
+		s.passed = 0 // A claim may have looked past what it then gave nobody.
 		return nil, err
 	}
 	if s.newPauses != nil {

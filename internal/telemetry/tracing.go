@@ -3,10 +3,13 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -24,6 +27,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 )
@@ -46,7 +50,7 @@ func NewTracing(ctx context.Context, service string, b Build, logger *slog.Logge
 	few := rate.NewLimiter(rate.Every(time.Minute), 1)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if few.Allow() {
-			logger.Warn("something is wrong with the traces; the service goes on without", "error", err)
+			logger.Warn("something is wrong with the traces; the service goes on without", "error", told(err))
 		}
 	}))
 	on, err := tracesWanted()
@@ -200,7 +204,36 @@ func (t *Tracing) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		return fmt.Errorf("send the last traces: %w", err)
+		return fmt.Errorf("send the last traces: %s", cause(err))
 	}
 	return nil
 }
+
+// told is an error as it may stand in the log.
+func told(err error) string {
+	if strings.HasPrefix(err.Error(), "traces export: ") {
+		return cause(err)
+	}
+	return err.Error()
+}
+
+// cause is why spans could not be sent, as far as it can be said without the address, the headers and the answer of the collector,
+// in which tokens may stand.
+func cause(err error) string {
+	var network *net.OpError
+	var answer interface{ GRPCStatus() *status.Status }
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || os.IsTimeout(err):
+		return "the collector did not answer in time"
+	case errors.As(err, &network):
+		return "the connection to the collector: " + network.Err.Error()
+	case errors.As(err, &answer):
+		return "the collector answered " + answer.GRPCStatus().Code().String()
+	case httpStatus.MatchString(err.Error()):
+		return "the collector answered " + httpStatus.FindString(err.Error())
+	}
+	return "the collector did not take them"
+}
+
+// httpStatus is how net/http tells a status of a failed call.
+var httpStatus = regexp.MustCompile(`\b[345][0-9]{2} [A-Z][a-z]+( [A-Za-z]+)*`)

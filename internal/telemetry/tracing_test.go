@@ -2,8 +2,11 @@ package telemetry
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -118,6 +121,29 @@ func TestCollectorAway(t *testing.T) {
 				}
 				if took := time.Since(began); took > flushTimeout+time.Second {
 					t.Errorf("the end took %v", took)
+				}
+			})
+		}
+	}
+}
+
+// TestCollectorRefuses: the log says what a collector answered, and neither its address, in which a token may stand, nor its words.
+func TestCollectorRefuses(t *testing.T) {
+	refusing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "swordfish", http.StatusForbidden) }))
+	t.Cleanup(refusing.Close)
+	for where, want := range map[string]string{
+		refusing.URL + "/swordfish":    "403 Forbidden",
+		"http://127.0.0.1:1/swordfish": "refused",
+	} {
+		for _, protocol := range []string{"grpc", "http/protobuf"} {
+			t.Run(where+" "+protocol, func(t *testing.T) {
+				tracing, log := open(t, "EXPORTER_OTLP_ENDPOINT="+where+" EXPORTER_OTLP_PROTOCOL="+protocol+" EXPORTER_OTLP_TIMEOUT=2000")
+				_, span := tracing.Tracer().Start(t.Context(), "span")
+				span.End()
+				err := tracing.Close()
+				said := fmt.Sprint(log.String(), err)
+				if strings.Contains(said, "swordfish") || !strings.Contains(said, "collector") || protocol != "grpc" && !strings.Contains(said, want) {
+					t.Errorf("the log says %q, want %q", said, want)
 				}
 			})
 		}

@@ -70,7 +70,7 @@ type AdminServiceClient interface {
 	PauseClaims(ctx context.Context, in *PauseClaimsRequest, opts ...grpc.CallOption) (*PauseClaimsResponse, error)
 	// ResumeClaims ends a pause. A prefix that is not paused is no error.
 	ResumeClaims(ctx context.Context, in *ResumeClaimsRequest, opts ...grpc.CallOption) (*ResumeClaimsResponse, error)
-	// ListClaimPauses returns all pauses, in the order of their prefixes.
+	// ListClaimPauses returns the pauses that hold jobs of the caller, in the order of their prefixes.
 	ListClaimPauses(ctx context.Context, in *ListClaimPausesRequest, opts ...grpc.CallOption) (*ListClaimPausesResponse, error)
 }
 
@@ -212,7 +212,7 @@ type AdminServiceServer interface {
 	PauseClaims(context.Context, *PauseClaimsRequest) (*PauseClaimsResponse, error)
 	// ResumeClaims ends a pause. A prefix that is not paused is no error.
 	ResumeClaims(context.Context, *ResumeClaimsRequest) (*ResumeClaimsResponse, error)
-	// ListClaimPauses returns all pauses, in the order of their prefixes.
+	// ListClaimPauses returns the pauses that hold jobs of the caller, in the order of their prefixes.
 	ListClaimPauses(context.Context, *ListClaimPausesRequest) (*ListClaimPausesResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }

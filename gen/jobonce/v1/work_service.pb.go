@@ -35,7 +35,8 @@ type ClaimWorkRequest struct {
 	Events []string `protobuf:"bytes,3,rep,name=events,proto3" json:"events,omitempty"`
 	// Names the worker in the server's log. At most 128 bytes. Optional.
 	WorkerId string `protobuf:"bytes,4,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// How long to wait for work when none is due, at most 60 seconds. Default 0: answer at once.
+	// How long to wait for work when none is due, at most 60 seconds. Default 0: answer at once. Where too many wait already, the
+	// answer comes at once too: a worker that got nothing pauses for a second before it asks again.
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// Names this logical call, as in RecordDeliveryRequest. At most 128 bytes. When empty the server makes one, and claims
 	// whose answer gets lost stay leased until they lapse.

@@ -880,7 +880,7 @@ export const AdminService: GenService<{
     output: typeof ResumeClaimsResponseSchema;
   },
   /**
-   * ListClaimPauses returns all pauses, in the order of their prefixes.
+   * ListClaimPauses returns the pauses that hold jobs of the caller, in the order of their prefixes.
    *
    * @generated from rpc jobonce.v1.AdminService.ListClaimPauses
    */

@@ -53,7 +53,8 @@ export type ClaimWorkRequest = Message<"jobonce.v1.ClaimWorkRequest"> & {
   workerId: string;
 
   /**
-   * How long to wait for work when none is due, at most 60 seconds. Default 0: answer at once.
+   * How long to wait for work when none is due, at most 60 seconds. Default 0: answer at once. Where too many wait already, the
+   * answer comes at once too: a worker that got nothing pauses for a second before it asks again.
    *
    * @generated from field: google.protobuf.Duration wait = 5;
    */
