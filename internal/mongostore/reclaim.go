@@ -68,8 +68,8 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			if t.note(f); f.fate == fateRefused && !t.unknown {
 				return job.Outcome{Err: t.err()}
 			}
-			if claim && f.fate == fateUnknown {
-				granted = next // if it was
+			if claim {
+				granted = next // If it was: its token is of this call.
 			}
 		case claim:
 			granted = next
