@@ -159,7 +159,7 @@ func scenarios() []scenario {
 			}
 		}}},
 
-		{name: "pause × claim", pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
+		{name: "pause × claim", long: true, pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
 		{name: "pause, then claim", pauses: true, before: queued, callers: callers{func(c *caller) { pause(c); c.claim("one") }}},
 		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, later: past,
 			callers: callers{func(c *caller) { pause(c); c.do(storetest.RecordOp("one", job.ModeLeased)) }}},
