@@ -20,12 +20,11 @@ var errMoving = errors.New("the lease is being changed all the time")
 // again. The delivery is recorded already, so that no failure from here on means that nothing was written.
 func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outcome {
 	t := s.newTries(ctx)
-	var granted job.Work // the work under the lease that this call was granted last
-	retold := ""         // the token of the lease that was marked
+	var granted, retold job.Work // the work under the lease that this call was granted last, and that it marked
 	for changes := 0; ; changes++ {
 		work := &g.record.Work
 		v := job.Decide(&g.record.Record, d, s.now())
-		retell := tellsAgain(v) && work.Token != granted.Token && work.Token != retold
+		retell := tellsAgain(v) && !sameLease(work, &granted) && !sameLease(work, &retold)
 		claim := changes < maxClaims && v.Claim && s.free(work)
 		if claim {
 			paused, err := s.inForce(ctx)
@@ -75,7 +74,7 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 			granted = next
 			s.opts.Watch.Tell(g.jobID, work, &next)
 		default:
-			retold = next.Token
+			retold = next
 		}
 		// Granted, lost or unknown: the record tells, and our request id in it is our own success.
 		for {
@@ -91,6 +90,9 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 		}
 	}
 }
+
+// sameLease tells whether both are under one lease that nobody has renewed in between.
+func sameLease(a, b *job.Work) bool { return a.Token == b.Token && a.Due.Equal(b.Due) }
 
 // tellsAgain tells whether a delivery is told of a lease that the same call may have been granted before, and may be about to
 // give back. That is to be marked, unless it was granted just now.

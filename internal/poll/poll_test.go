@@ -62,6 +62,13 @@ type provider struct {
 	answers  []func(http.ResponseWriter)
 }
 
+// will says how requests are answered from now on, the last answer for ever.
+func (p *provider) will(answers ...func(http.ResponseWriter)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = answers
+}
+
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.requests = append(p.requests, r)
@@ -213,7 +220,7 @@ func TestOddAnswers(t *testing.T) {
 		}, "broke off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p.answers = []func(http.ResponseWriter){c.answer}
+			p.will(c.answer)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := a.Poll(ctx, &joboncev1.Expectation{StatusUrl: s.URL})
@@ -223,7 +230,7 @@ func TestOddAnswers(t *testing.T) {
 		})
 	}
 	for contentType, want := range map[string]string{"text/plain": "text/plain", "text/plain;\tcharset=utf-8": "", "text/pl\x85in": "", strings.Repeat("x", 129): ""} {
-		p.answers = []func(http.ResponseWriter){says(200, `{"state":"done","n":12345678901234567}`, "Content-Type", contentType)}
+		p.will(says(200, `{"state":"done","n":12345678901234567}`, "Content-Type", contentType))
 		d, _, err := a.about(s.URL)
 		if err != nil || d.GetContentType() != want || d.GetStatus() != "12345678901234567" { // as jobonce webhook reads it
 			t.Errorf("%q: got %v, %v", contentType, d, err)
