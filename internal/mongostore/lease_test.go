@@ -149,6 +149,30 @@ func TestToldDue(t *testing.T) {
 	}
 }
 
+// TestRenewedWhileMarked: a lease that is renewed while it is marked as told again is marked once more before it is told.
+func TestRenewedWhileMarked(t *testing.T) {
+	b := newBench(t, "")
+	b.must(newDelivery(t, "j", "r", job.ModeLeased))
+	b.clock.Advance(time.Hour)
+	o := b.must(newDelivery(t, "j", "again", job.ModeLeased))
+	renewed := job.Millis(o.Lease.Expires.Add(time.Hour))
+	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: func(x *wireproxy.Exchange) error {
+		reply, err := x.Forward()
+		if err != nil {
+			return err
+		}
+		_, err = b.direct.UpdateOne(within(t), bson.D{{Key: "job_id", Value: "j"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "work.due", Value: renewed}}}})
+		testenv.OK(t, err)
+		return x.Reply(reply)
+	}})
+	o = b.must(newDelivery(t, "j", "again", job.ModeLeased))
+	r, err := b.store.Get(within(t), "j", false)
+	testenv.Must(t, err)
+	if o.Lease == nil || rule.Hits() != 1 || !r.Work.Due.After(renewed) {
+		t.Errorf("told %+v of a lease that was renewed until %v, and is not marked since: %v", o.Lease, renewed, r.Work.Due)
+	}
+}
+
 // TestRenewWithoutGranted: a renewal of a lease from before it was kept what was granted does not take a day for a minute.
 func TestRenewWithoutGranted(t *testing.T) {
 	b := newBench(t, "")
