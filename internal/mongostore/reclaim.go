@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -91,8 +92,12 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	}
 }
 
-// sameLease tells whether both are under one lease that nobody has renewed in between.
-func sameLease(a, b *job.Work) bool { return a.Token == b.Token && a.Due.Equal(b.Due) }
+// sameLease tells whether work is under the lease that was seen, and nobody has renewed it since: marks of other calls, which are
+// no reason to mark it again, have moved its end by a few milliseconds at most.
+func sameLease(work, seen *job.Work) bool {
+	moved := work.Due.Sub(seen.Due)
+	return work.Token == seen.Token && moved >= 0 && moved <= 2*maxClaims*time.Millisecond
+}
 
 // tellsAgain tells whether a delivery is told of a lease that the same call may have been granted before, and may be about to
 // give back. That is to be marked, unless it was granted just now.
