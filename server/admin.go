@@ -205,7 +205,7 @@ func (s *adminService) CountJobs(ctx context.Context, _ *joboncev1.CountJobsRequ
 		return nil, fail(ctx, err, "")
 	}
 	resp := &joboncev1.CountJobsResponse{Conflicts: counts.Conflicts.N, ConflictsMore: counts.Conflicts.More}
-	for _, state := range append([]job.WorkState{job.StateUntracked}, job.TrackedStates...) {
+	for _, state := range job.EveryState {
 		c := counts.States[state]
 		resp.Counts = append(resp.Counts, &joboncev1.StateCount{State: joboncev1.WorkState(state), Jobs: c.N, More: c.More})
 	}

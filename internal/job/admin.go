@@ -215,6 +215,9 @@ type Pause struct {
 	Reason string
 }
 
+// PausedAll tells whether one of the pauses, which are in the order of their prefixes, is of all jobs.
+func PausedAll(pauses []Pause) bool { return len(pauses) > 0 && pauses[0].Prefix == "" }
+
 // Paused tells whether the work of the job is not to be claimed.
 func Paused(pauses []Pause, jobID string) bool {
 	for i := range pauses {

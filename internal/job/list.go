@@ -178,7 +178,7 @@ func CountsOf(states map[WorkState]int64, conflicts int64) Counts {
 		return c
 	}
 	c := Counts{States: make(map[WorkState]Count), Conflicts: count(conflicts)}
-	for _, state := range append([]WorkState{StateUntracked}, TrackedStates...) {
+	for _, state := range EveryState {
 		c.States[state] = count(states[state])
 	}
 	return c
@@ -186,6 +186,9 @@ func CountsOf(states map[WorkState]int64, conflicts int64) Counts {
 
 // TrackedStates are the states of work that is followed.
 var TrackedStates = []WorkState{StateQueued, StateLeased, StateCompleted, StateDead}
+
+// EveryState is the states that this version knows.
+var EveryState = append([]WorkState{StateUntracked}, TrackedStates...)
 
 // Behind is the first text behind all that begin with the prefix, which is not empty; "" when there is none.
 func Behind(prefix string) string {

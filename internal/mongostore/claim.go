@@ -226,7 +226,7 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	if err != nil {
 		return nil, &failure{fateRetry, err}
 	}
-	if pausedAll(paused) {
+	if job.PausedAll(paused) {
 		return nil, nil
 	}
 	from, now := c.passedUntil(paused), c.now()
@@ -256,16 +256,25 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	return due, f
 }
 
-// inGroup reads the first n of a group that a filter finds; of nil, of what lacks one. It names the index, since databases that
-// guess how much they have to read may take that on job_id, and read all that ever was under the prefix. Where there is none of
-// that name, but another one on its key, the database chooses.
+// inGroup reads the first n of a group that a filter finds; of nil, of what lacks one.
 func (c *claim) inGroup(ctx context.Context, coll *mongo.Collection, group any, filter bson.D, n int) (due []candidate, f *failure) {
 	filter = append(ofGroup(group), filter...)
-	due, f = c.candidates(ctx, coll, filter, n, options.Find().SetHint(groupIndexName))
-	if f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
-		return c.candidates(ctx, coll, filter, n, options.Find())
-	}
+	f = byIndex(groupIndexName, func(opts *options.FindOptionsBuilder) (f *failure) {
+		due, f = c.candidates(ctx, coll, filter, n, opts)
+		return f
+	})
 	return due, f
+}
+
+// byIndex has read read under a prefix. It names the index, since databases that guess how much they have to read may take that on
+// the ids, and read all that ever was under the prefix. Where there is none of that name, but another one on its key, the database
+// chooses.
+func byIndex(name string, read func(*options.FindOptionsBuilder) *failure) *failure {
+	f := read(options.Find().SetHint(name))
+	if f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
+		f = read(options.Find())
+	}
+	return f
 }
 
 // candidates reads the first n that a filter finds. Those that cannot be read stay due: the next claim looks beyond them.
@@ -304,7 +313,7 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	paused, err := s.inForce(ctx)
-	if err != nil || pausedAll(paused) {
+	if err != nil || job.PausedAll(paused) {
 		return "", 0, err
 	}
 	from, now := s.passedUntil(paused), job.Millis(s.now())

@@ -243,10 +243,7 @@ func (s *Store) dueExpectations(ctx context.Context, req *job.OverdueRequest) (d
 		return due, f
 	}
 	filter = append(filter, bson.E{Key: expectedGroup, Value: job.Group(req.Prefix)}, bson.E{Key: fieldID, Value: beginsWith(req.Prefix)})
-	// The index is named for the reason that [claim.inGroup] has.
-	if f = read(filter, options.Find().SetHint(expectedGroupIndex)); f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
-		f = read(filter, options.Find())
-	}
+	f = byIndex(expectedGroupIndex, func(opts *options.FindOptionsBuilder) *failure { return read(filter, opts) })
 	return due, f
 }
 

@@ -15,8 +15,8 @@ const (
 	// pausesEvery is how often the pauses are read. What was read twice as long ago is read again before work is started.
 	pausesEvery = time.Second
 	// passedFor is for how long paused work is passed over that was found in front of what is due, and passedLate how much later
-	// than others, besides what clocks may be apart by, a write may land that makes work due.
-	// A write that is tried again makes it due at the time of the first try.
+	// than others, besides what clocks may be apart by, a write may land that makes work due. One that is tried again makes it due
+	// at the time of the first try.
 	passedFor, passedLate = time.Minute, 30 * time.Second
 )
 
@@ -115,9 +115,6 @@ func (s *Store) keepPauses(ctx context.Context) {
 		cancel()
 	}
 }
-
-// pausedAll tells whether one of the pauses is of all jobs.
-func pausedAll(pauses []job.Pause) bool { return len(pauses) > 0 && pauses[0].Prefix == "" }
 
 // notPaused matches jobs that are under none of the pauses. None of them is of all jobs.
 func notPaused(pauses []job.Pause) bson.D {

@@ -118,8 +118,10 @@ func (p *picker) forget() {
 func (p *picker) widen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.width, p.easy = min(maxWidth, p.width*2), 0
+	p.double()
 }
+
+func (p *picker) double() { p.width, p.easy = min(maxWidth, p.width*2), 0 }
 
 // count takes in how many leases a claim tried to get, and how many it won.
 func (p *picker) count(tried, won int) {
@@ -128,7 +130,8 @@ func (p *picker) count(tried, won int) {
 	p.tried, p.won = p.tried+int64(tried), p.won+int64(won)
 	switch lost := tried - won; {
 	case lost*4 > tried:
-		p.point, p.width, p.easy = rand.Uint64(), min(maxWidth, p.width*2), 0
+		p.point = rand.Uint64()
+		p.double()
 	case lost > 0:
 		p.easy = 0
 	default:

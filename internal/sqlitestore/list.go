@@ -30,9 +30,6 @@ func (s *Store) List(ctx context.Context, q job.ListQuery) (page job.Page, err e
 	return page, err
 }
 
-// everyState is the states that this version knows.
-var everyState = append([]job.WorkState{job.StateUntracked}, job.TrackedStates...)
-
 // statesQuery finds the states in the file. It looks at one entry of each.
 const statesQuery = `WITH RECURSIVE found (state) AS (
 	SELECT (SELECT work_state FROM jobs INDEXED BY jobs_state WHERE work_state <> '' ORDER BY work_state LIMIT 1) UNION ALL
@@ -42,7 +39,7 @@ const statesQuery = `WITH RECURSIVE found (state) AS (
 // states are the names of the states that jobs may be in: those that this version knows, into which one may come at any time, and
 // those that others have left in the file.
 func (s *Store) states(ctx context.Context) (names []string, err error) {
-	for _, state := range everyState {
+	for _, state := range job.EveryState {
 		names = append(names, state.String())
 	}
 	rows, err := s.readerDB.QueryContext(ctx, statesQuery)
@@ -203,7 +200,7 @@ func (s *Store) countUnder(ctx context.Context, prefix string) (c job.Counts, er
 func (s *Store) count(ctx context.Context) (c job.Counts, err error) {
 	c.States = make(map[job.WorkState]job.Count)
 	var n int64
-	for _, state := range everyState {
+	for _, state := range job.EveryState {
 		if err := s.readerDB.QueryRowContext(ctx, countStateQuery, state.String(), job.MaxCount+1).Scan(&n); err != nil {
 			return c, err
 		}

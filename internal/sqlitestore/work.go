@@ -62,7 +62,7 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	s.mu.Lock()
 	alone, pauses, passed := maps.Clone(s.leftAlone), s.pauses, s.passed
 	s.mu.Unlock()
-	if len(pauses) > 0 && pauses[0].Prefix == "" {
+	if job.PausedAll(pauses) {
 		return "", 0, nil
 	}
 	jobID, since, err = s.longestDue(ctx, job.Millis(s.now()), alone, passed)
@@ -151,7 +151,7 @@ func (s *Store) due(query *sql.Stmt, most int, without map[int64]bool, args ...a
 	switch {
 	case len(s.pauses) == 0:
 		return s.rows(query, most, without, args...)
-	case s.pauses[0].Prefix == "":
+	case job.PausedAll(s.pauses):
 		return nil, nil
 	}
 	query, all := s.write.dueUnderPassing, false
