@@ -232,7 +232,7 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 	from, now := c.passedUntil(paused), c.now()
 	n, filter := c.picker.room(c.req.Max), append(dueFilter(from, now, c.lapsed(), &c.req), notPaused(paused)...)
 	if c.req.Prefix == "" {
-		due, f = c.candidates(ctx, coll, filter, n, options.Find())
+		due, f = c.candidates(ctx, coll, filter, n, dueIndexName)
 		if f == nil && len(c.req.Events) == 0 {
 			if len(due) > 0 {
 				now = due[0].Work.Due
@@ -258,32 +258,14 @@ func (c *claim) due(ctx context.Context, coll *mongo.Collection) (due []candidat
 
 // inGroup reads the first n of a group that a filter finds; of nil, of what lacks one.
 func (c *claim) inGroup(ctx context.Context, coll *mongo.Collection, group any, filter bson.D, n int) (due []candidate, f *failure) {
-	filter = append(ofGroup(group), filter...)
-	f = byIndex(groupIndexName, func(opts *options.FindOptionsBuilder) (f *failure) {
-		due, f = c.candidates(ctx, coll, filter, n, opts)
-		return f
-	})
-	return due, f
-}
-
-// byIndex has read read under a prefix. It names the index, since databases that guess how much they have to read may take that on
-// the ids, and read all that ever was under the prefix. Where there is none of that name, but another one on its key, the database
-// chooses.
-func byIndex(name string, read func(*options.FindOptionsBuilder) *failure) *failure {
-	f := read(options.Find().SetHint(name))
-	if f != nil && hasCode(f, codeBadValue, codeIndexNotFound) {
-		f = read(options.Find())
-	}
-	return f
+	return c.candidates(ctx, coll, append(ofGroup(group), filter...), n, groupIndexName)
 }
 
 // candidates reads the first n that a filter finds. Those that cannot be read stay due: the next claim looks beyond them.
-func (c *claim) candidates(
-	ctx context.Context, coll *mongo.Collection, filter bson.D, n int, opts *options.FindOptionsBuilder,
-) (due []candidate, f *failure) {
+func (c *claim) candidates(ctx context.Context, coll *mongo.Collection, filter bson.D, n int, index string) (due []candidate, f *failure) {
 	unreadable := 0
-	f = c.each(ctx, coll, filter, opts.SetProjection(candidateFields).SetLimit(int64(n)).
-		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
+	opts := options.Find().SetProjection(candidateFields).SetLimit(int64(n)).SetSort(bson.D{{Key: inWork(workDue), Value: 1}})
+	f = c.along(ctx, coll, index, filter, opts, func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			due = append(due, candidate{r, len(due), intOf(doc.Lookup("size"))})
 		} else {
@@ -318,8 +300,9 @@ func (s *Store) LongestDue(ctx context.Context) (jobID string, since time.Durati
 	}
 	from, now := s.passedUntil(paused), job.Millis(s.now())
 	projection := bson.D{{Key: fieldJobID, Value: 1}, {Key: fieldWork, Value: 1}}
-	f := s.each(ctx, s.coll, append(dueFilter(from, now, now, &job.ClaimRequest{}), notPaused(paused)...), options.Find().SetProjection(projection).SetLimit(1).
-		SetSort(bson.D{{Key: inWork(workDue), Value: 1}}), func(doc bson.Raw) bool {
+	filter := append(dueFilter(from, now, now, &job.ClaimRequest{}), notPaused(paused)...)
+	opts := options.Find().SetProjection(projection).SetLimit(1).SetSort(bson.D{{Key: inWork(workDue), Value: 1}})
+	f := s.along(ctx, s.coll, dueIndexName, filter, opts, func(doc bson.Raw) bool {
 		if r, err := decode(doc, false); err == nil {
 			jobID, since = r.JobID, now.Sub(r.Work.Due)
 		}
@@ -351,8 +334,7 @@ func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 // changed at the same time, for example. What this call got and the answer has no room for is given back.
 func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	var held []stored
-	f := c.each(ctx, c.coll, heldBy(&c.req, c.now()), options.Find().
-		SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
+	f := c.along(ctx, c.coll, claimIndexName, heldBy(&c.req, c.now()), options.Find().SetSort(bson.D{{Key: fieldFirstSeen, Value: 1}}), func(doc bson.Raw) bool {
 		r, err := decode(doc, true)
 		if err != nil {
 			c.log.Error("claimed work cannot be read; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))
@@ -401,6 +383,18 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 		}
 	}
 	return out, nil
+}
+
+// along is each by the index of that name. Databases guess how much they have to read, and may take another one, such as that on the
+// ids, and read all there ever was. Where there is none of that name, but another one on its key, the database chooses.
+func (s *Store) along(
+	ctx context.Context, coll *mongo.Collection, index string, query any, opts *options.FindOptionsBuilder, f func(doc bson.Raw) bool,
+) *failure {
+	failed := s.each(ctx, coll, query, opts.SetHint(index), f)
+	if failed != nil && hasCode(failed, codeBadValue, codeIndexNotFound) { // before any document
+		failed = s.each(ctx, coll, query, opts.SetHint(nil), f)
+	}
+	return failed
 }
 
 // each calls f with the documents that a query finds, until that returns false.

@@ -230,20 +230,16 @@ func (s *Store) expectFailed(err error, sent *tracker) *failure {
 
 // dueExpectations reads what a claim may hand out, the longest due first.
 func (s *Store) dueExpectations(ctx context.Context, req *job.OverdueRequest) (due []expectation, f *failure) {
-	read := func(filter bson.D, opts *options.FindOptionsBuilder) *failure {
-		due = nil
-		return s.each(ctx, s.expected, filter, opts.SetSort(bson.D{{Key: expectedDue, Value: 1}}).SetLimit(int64(req.Max)), func(doc bson.Raw) bool {
-			due = append(due, decodeExpectation(doc))
-			return true
-		})
+	filter, index := bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: s.now()}}}}, expectedDueIndex
+	if req.Prefix != "" {
+		filter = append(filter, bson.E{Key: expectedGroup, Value: job.Group(req.Prefix)}, bson.E{Key: fieldID, Value: beginsWith(req.Prefix)})
+		index = expectedGroupIndex
 	}
-	filter := bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}, {Key: "$lte", Value: s.now()}}}}
-	if req.Prefix == "" {
-		f = read(filter, options.Find())
-		return due, f
-	}
-	filter = append(filter, bson.E{Key: expectedGroup, Value: job.Group(req.Prefix)}, bson.E{Key: fieldID, Value: beginsWith(req.Prefix)})
-	f = byIndex(expectedGroupIndex, func(opts *options.FindOptionsBuilder) *failure { return read(filter, opts) })
+	opts := options.Find().SetSort(bson.D{{Key: expectedDue, Value: 1}}).SetLimit(int64(req.Max))
+	f = s.along(ctx, s.expected, index, filter, opts, func(doc bson.Raw) bool {
+		due = append(due, decodeExpectation(doc))
+		return true
+	})
 	return due, f
 }
 
@@ -436,7 +432,7 @@ func (s *Store) CountOverdue(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer done()
-	return s.countIn(ctx, s.expected, mongo.Pipeline{
+	return s.count(ctx, s.expected, expectedOverdueIndex, mongo.Pipeline{
 		{{Key: "$match", Value: bson.D{
 			{Key: expectedOverdue, Value: bson.D{{Key: "$lte", Value: s.now()}}},
 			{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}, // it was not given up

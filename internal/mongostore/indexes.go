@@ -30,8 +30,12 @@ func uniqueIndex() bson.D {
 	return bson.D{{Key: "key", Value: bson.D{{Key: fieldJobID, Value: 1}}}, {Key: "name", Value: indexName}, {Key: "unique", Value: true}}
 }
 
-// groupIndexName is what createIndex({"work.group": 1, "work.due": 1}) names it by itself.
-const groupIndexName = fieldWork + "." + workGroup + "_1_" + fieldWork + "." + workDue + "_1"
+// The names of the indexes that claims need, as createIndex gives them by itself.
+const (
+	dueIndexName   = fieldWork + "." + workDue + "_1"
+	claimIndexName = fieldWork + "." + workClaimID + "_1"
+	groupIndexName = fieldWork + "." + workGroup + "_1_" + dueIndexName
+)
 
 // workIndexes are what claims need. Each is partial, so that finished and untracked jobs, which lack the field, cost
 // nothing. The last is for claims with a prefix.
@@ -48,33 +52,43 @@ func workIndexes() []bson.D {
 		}
 	}
 	due, claimID := inWork(workDue), inWork(workClaimID)
-	return []bson.D{index(due+"_1", due, due), index(claimID+"_1", claimID, claimID), index(groupIndexName, due, inWork(workGroup), due)}
+	return []bson.D{index(dueIndexName, due, due), index(claimIndexName, claimID, claimID), index(groupIndexName, due, inWork(workGroup), due)}
 }
 
 // listIndexes are what lists of jobs need.
 func listIndexes() []bson.D {
-	index := func(name string, partial string, key ...bson.E) bson.D {
+	index := func(name string, partial bson.D, key ...bson.E) bson.D {
 		spec := bson.D{{Key: "key", Value: bson.D(key)}, {Key: "name", Value: name}}
-		if partial != "" {
-			only := bson.D{{Key: partial, Value: bson.D{{Key: "$exists", Value: true}}}}
-			spec = append(spec, bson.E{Key: "partialFilterExpression", Value: only})
+		if partial != nil {
+			spec = append(spec, bson.E{Key: "partialFilterExpression", Value: partial})
 		}
 		return spec
 	}
 	by := func(field string, direction int) bson.E { return bson.E{Key: field, Value: direction} }
+	has := func(field string) bson.E {
+		return bson.E{Key: field, Value: bson.D{{Key: "$exists", Value: true}}}
+	}
 	return []bson.D{
-		index("jobs_seen", "", by(fieldFirstSeen, -1), by(fieldJobID, -1)),
-		index("jobs_state", inWork(workState), by(inWork(workState), 1), by(fieldFirstSeen, -1), by(fieldJobID, -1)),
+		index(indexSeen, nil, by(fieldFirstSeen, -1), by(fieldJobID, -1)),
+		// That there is a time is always met. It keeps the index out of the plans of what changes work, which names the state too.
+		index(indexState, bson.D{has(inWork(workState)), has(fieldFirstSeen)}, by(inWork(workState), 1), by(fieldFirstSeen, -1), by(fieldJobID, -1)),
 		// The other way round, since a collection may have one index alone on a key.
-		index("jobs_conflict", fieldConflicts, by(fieldFirstSeen, 1), by(fieldJobID, 1)),
+		index(indexConflict, bson.D{has(fieldConflicts)}, by(fieldFirstSeen, 1), by(fieldJobID, 1)),
 	}
 }
+
+// The names of the indexes that lists need.
+const (
+	indexSeen     = "jobs_seen"
+	indexState    = "jobs_state"
+	indexConflict = "jobs_conflict"
+)
 
 // expectationIndexes are what overdue jobs are found by. None has those that were given up, which stay until somebody removes them.
 func expectationIndexes() []bson.D {
 	return []bson.D{
 		{
-			{Key: "key", Value: bson.D{{Key: expectedDue, Value: 1}}}, {Key: "name", Value: "due_1"},
+			{Key: "key", Value: bson.D{{Key: expectedDue, Value: 1}}}, {Key: "name", Value: expectedDueIndex},
 			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
 		},
 		{
@@ -82,14 +96,18 @@ func expectationIndexes() []bson.D {
 			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
 		},
 		{
-			{Key: "key", Value: bson.D{{Key: expectedOverdue, Value: 1}}}, {Key: "name", Value: "overdue_1"},
+			{Key: "key", Value: bson.D{{Key: expectedOverdue, Value: 1}}}, {Key: "name", Value: expectedOverdueIndex},
 			{Key: "partialFilterExpression", Value: bson.D{{Key: expectedDue, Value: bson.D{{Key: "$exists", Value: true}}}}},
 		},
 	}
 }
 
-// expectedGroupIndex is for pollers whose jobs have a prefix.
-const expectedGroupIndex = expectedGroup + "_1_" + expectedDue + "_1"
+// The names of the indexes of expectations, as createIndex gives them by itself. The second is for pollers whose jobs have a prefix.
+const (
+	expectedDueIndex     = expectedDue + "_1"
+	expectedGroupIndex   = expectedGroup + "_1_" + expectedDueIndex
+	expectedOverdueIndex = expectedOverdue + "_1"
+)
 
 // collection is what a look found.
 type collection struct {

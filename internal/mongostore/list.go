@@ -22,9 +22,10 @@ func (s *Store) List(ctx context.Context, q job.ListQuery) (job.Page, error) {
 	}
 	defer done()
 	pager := job.NewPager(&q)
-	filter, sort := listFilter(&q)
+	filter, sort, index := listFilter(&q)
 	more := true
-	f := s.each(ctx, s.coll, filter, options.Find().SetSort(sort).SetLimit(int64(pager.Limit())).SetProjection(listed), func(doc bson.Raw) bool {
+	opts := options.Find().SetSort(sort).SetLimit(int64(pager.Limit())).SetProjection(listed)
+	f := s.along(ctx, s.coll, index, filter, opts, func(doc bson.Raw) bool {
 		r, err := decode(doc, false)
 		if id := r.JobID; q.Order == job.ByID && !strings.HasPrefix(id, q.Prefix) {
 			return false
@@ -72,14 +73,14 @@ var listed = append(append(bson.D{}, withoutBody...), bson.E{Key: inWork(workRes
 var earliest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // listFilter is the query for a page: what an index finds, from behind the page before on. The rest is the pager's.
-func listFilter(q *job.ListQuery) (filter, sort bson.D) {
+func listFilter(q *job.ListQuery) (filter, sort bson.D, index string) {
 	text := bson.E{Key: "$type", Value: "string"}
 	if q.Order == job.ByID {
 		ids := bson.D{text, {Key: "$gte", Value: q.Prefix}}
 		if q.After.JobID != "" {
 			ids = bson.D{text, {Key: "$gt", Value: q.After.JobID}}
 		}
-		return bson.D{{Key: fieldJobID, Value: ids}}, bson.D{{Key: fieldJobID, Value: 1}}
+		return bson.D{{Key: fieldJobID, Value: ids}}, bson.D{{Key: fieldJobID, Value: 1}}, indexName
 	}
 	direction, bound, beyond := -1, "$lte", "$lt"
 	if q.Order == job.OldestFirst {
@@ -89,15 +90,18 @@ func listFilter(q *job.ListQuery) (filter, sort bson.D) {
 	if !q.SeenFrom.IsZero() {
 		from = q.SeenFrom
 	}
-	seen := bson.D{{Key: "$gte", Value: from}}
+	seen := bson.D{{Key: "$exists", Value: true}, {Key: "$gte", Value: from}}
 	if !q.SeenBefore.IsZero() {
 		seen = append(seen, bson.E{Key: "$lt", Value: q.SeenBefore})
 	}
 	ids := bson.D{text}
+	index = indexSeen
 	switch {
 	case q.Conflicts:
+		index = indexConflict
 		filter = bson.D{{Key: fieldConflicts, Value: bson.D{{Key: "$exists", Value: true}}}}
 	case q.State != job.StateUnknown && q.State != job.StateUntracked:
+		index = indexState
 		filter = bson.D{{Key: inWork(workState), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: q.State.String()}}}}
 	}
 	filter = append(filter, bson.E{Key: fieldFirstSeen, Value: seen}, bson.E{Key: fieldJobID, Value: ids})
@@ -111,7 +115,7 @@ func listFilter(q *job.ListQuery) (filter, sort bson.D) {
 			}}},
 		}})
 	}
-	return filter, bson.D{{Key: fieldFirstSeen, Value: direction}, {Key: fieldJobID, Value: direction}}
+	return filter, bson.D{{Key: fieldFirstSeen, Value: direction}, {Key: fieldJobID, Value: direction}}, index
 }
 
 // Count implements [job.Store].
@@ -126,22 +130,20 @@ func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err err
 	}
 	c.States = make(map[job.WorkState]job.Count)
 	for _, state := range job.TrackedStates {
-		filter, _ := listFilter(&job.ListQuery{Filter: job.Filter{State: state}})
-		if c.States[state], err = s.countAlong(ctx, filter); err != nil {
+		if c.States[state], err = s.countAlong(ctx, job.Filter{State: state}); err != nil {
 			return c, err
 		}
 	}
-	filter, _ := listFilter(&job.ListQuery{Filter: job.Filter{Conflicts: true}})
-	if c.Conflicts, err = s.countAlong(ctx, filter); err != nil {
+	if c.Conflicts, err = s.countAlong(ctx, job.Filter{Conflicts: true}); err != nil {
 		return c, err
 	}
-	filter, sort := listFilter(&job.ListQuery{})
+	filter, sort, index := listFilter(&job.ListQuery{})
 	among := mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$sort", Value: sort}}, {{Key: "$limit", Value: job.MaxCountExamined}}}
-	examined, err := s.count(ctx, among)
+	examined, err := s.count(ctx, s.coll, index, among)
 	if err != nil {
 		return c, err
 	}
-	n, err := s.count(ctx, append(among, bson.D{{Key: "$match", Value: bson.D{{Key: fieldWork, Value: bson.D{{Key: "$exists", Value: false}}}}}}))
+	n, err := s.count(ctx, s.coll, index, append(among, bson.D{{Key: "$match", Value: bson.D{{Key: fieldWork, Value: bson.D{{Key: "$exists", Value: false}}}}}}))
 	if err != nil {
 		return c, err
 	}
@@ -151,8 +153,9 @@ func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err err
 	return c, nil
 }
 
-func (s *Store) countAlong(ctx context.Context, filter bson.D) (job.Count, error) {
-	n, err := s.count(ctx, mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$limit", Value: job.MaxCount + 1}}})
+func (s *Store) countAlong(ctx context.Context, f job.Filter) (job.Count, error) {
+	filter, _, index := listFilter(&job.ListQuery{Filter: f})
+	n, err := s.count(ctx, s.coll, index, mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$limit", Value: job.MaxCount + 1}}})
 	return job.CountOf(n), err
 }
 
@@ -163,7 +166,7 @@ func (s *Store) countUnder(ctx context.Context, prefix string) (job.Counts, erro
 		State        bson.RawValue `bson:"_id"`
 		N, Conflicts int64
 	}
-	err := s.aggregate(ctx, s.coll, &groups, mongo.Pipeline{
+	err := s.aggregate(ctx, s.coll, indexName, &groups, mongo.Pipeline{
 		{{Key: "$match", Value: bson.D{{Key: fieldJobID, Value: beginsWith(prefix)}}}},
 		{{Key: "$sort", Value: bson.D{{Key: fieldJobID, Value: 1}}}},
 		{{Key: "$limit", Value: job.MaxCountExamined}},
@@ -182,23 +185,22 @@ func (s *Store) countUnder(ctx context.Context, prefix string) (job.Counts, erro
 }
 
 // count is how many documents a pipeline gives.
-func (s *Store) count(ctx context.Context, pipeline mongo.Pipeline) (int64, error) {
-	return s.countIn(ctx, s.coll, pipeline)
-}
-
-func (s *Store) countIn(ctx context.Context, coll *mongo.Collection, pipeline mongo.Pipeline) (int64, error) {
+func (s *Store) count(ctx context.Context, coll *mongo.Collection, index string, pipeline mongo.Pipeline) (int64, error) {
 	var counted []struct{ N int64 }
-	err := s.aggregate(ctx, coll, &counted, append(pipeline, bson.D{{Key: "$count", Value: "n"}}))
+	err := s.aggregate(ctx, coll, index, &counted, append(pipeline, bson.D{{Key: "$count", Value: "n"}}))
 	if err != nil || len(counted) == 0 {
 		return 0, err
 	}
 	return counted[0].N, nil
 }
 
-// aggregate reads all that a pipeline gives.
-func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, into any, pipeline mongo.Pipeline) error {
+// aggregate reads all that a pipeline gives, by the index of that name, as [Store.along] does.
+func (s *Store) aggregate(ctx context.Context, coll *mongo.Collection, index string, into any, pipeline mongo.Pipeline) error {
 	tracked, sent := track(ctx)
-	cursor, err := coll.Aggregate(tracked, pipeline)
+	cursor, err := coll.Aggregate(tracked, pipeline, options.Aggregate().SetHint(index))
+	if err != nil && hasCode(err, codeBadValue, codeIndexNotFound) {
+		cursor, err = coll.Aggregate(tracked, pipeline)
+	}
 	if err == nil {
 		err = cursor.All(tracked, into)
 	}

@@ -92,8 +92,9 @@ type examined struct{ TotalKeysExamined, TotalDocsExamined int64 }
 // does not.
 func examinedBy(t *testing.T, s *Store, q *job.ListQuery) (e examined, told bool) {
 	t.Helper()
-	filter, sort := listFilter(q)
-	find := bson.D{{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: filter}, {Key: "sort", Value: sort}, {Key: "limit", Value: job.NewPager(q).Limit()}}
+	filter, sort, index := listFilter(q)
+	find := bson.D{{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: filter}, {Key: "sort", Value: sort}, {Key: "limit", Value: job.NewPager(q).Limit()},
+		{Key: "hint", Value: index}}
 	var plan struct{ ExecutionStats *examined }
 	err := s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: find}, {Key: "verbosity", Value: "executionStats"}}).Decode(&plan)
 	testenv.Must(t, err)

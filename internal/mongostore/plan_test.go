@@ -1,8 +1,11 @@
 package mongostore
 
 import (
+	"context"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,16 +13,18 @@ import (
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/testenv"
+	"github.com/jobonce/jobonce/internal/testenv/wireproxy"
 )
 
-// TestClaimsUseTheIndexes shows the query plans of a claim among many finished jobs: 20 thousand of them, a million in a
-// long run. They lack the fields, so the indexes do not hold them and the claim does not look at them.
-func TestClaimsUseTheIndexes(t *testing.T) {
+// TestReadsUseOneIndex shows the query plans of all reads of many jobs, as they are sent, among many finished jobs: 20 thousand of
+// them, a million in a long run. Each goes by one index alone: that on the ids has all the finished jobs.
+func TestReadsUseOneIndex(t *testing.T) {
 	finished := 20_000
 	if testenv.Long() {
 		finished = 1_000_000
 	}
-	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
+	proxy := wireproxy.Start(t, testenv.MongoURI(t))
+	s, err := Open(Options{URI: proxy.URI(), Database: testenv.Database(t), Logger: testenv.Logger(t)})
 	testenv.Must(t, err)
 	t.Cleanup(func() { testenv.OK(t, s.Close()) })
 	select {
@@ -32,7 +37,7 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 		docs := make([]any, bulk)
 		for i := range docs {
 			done := job.Work{State: job.StateCompleted, Mode: job.ModeQueued, Generation: 1, Attempts: 1}
-			docs[i] = bson.D{{Key: fieldJobID, Value: fmt.Sprint("done-", n+i)}, {Key: fieldDeliveries, Value: 1},
+			docs[i] = bson.D{{Key: fieldJobID, Value: fmt.Sprint("done-", n+i)}, {Key: fieldDeliveries, Value: 1}, {Key: fieldFirstSeen, Value: time.UnixMilli(int64(n + i))},
 				{Key: fieldWork, Value: bson.Raw(workDocument(&done, true))}}
 		}
 		if _, err := s.coll.InsertMany(t.Context(), docs); err != nil {
@@ -45,20 +50,144 @@ func TestClaimsUseTheIndexes(t *testing.T) {
 	if o := s.Record(t.Context(), []job.Delivery{d})[0]; o.Err != nil {
 		t.Fatal(o.Err)
 	}
-	for field, find := range map[string]bson.D{
-		workDue: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: dueFilter(time.Time{}, s.now().Add(time.Minute), s.now(), &job.ClaimRequest{})},
-			{Key: "sort", Value: bson.D{{Key: inWork(workDue), Value: 1}}}, {Key: "limit", Value: 10}},
-		workClaimID: {{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: heldBy(&job.ClaimRequest{RequestID: "c"}, s.now())}},
-	} {
-		var plan bson.Raw
-		err := s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: find}}).Decode(&plan)
-		testenv.Must(t, err)
-		if text := plan.String(); !strings.Contains(text, inWork(field)+"_1") || strings.Contains(text, "COLLSCAN") {
-			t.Errorf("the plan does not go through the index on %s:\n%s", inWork(field), text)
+	var mu sync.Mutex
+	var sent []bson.Raw
+	note := func(x *wireproxy.Exchange) error {
+		mu.Lock()
+		sent = append(sent, slices.Clone(x.Command.Body))
+		mu.Unlock()
+		return x.Pass()
+	}
+	for _, name := range []string{"find", "aggregate"} {
+		proxy.Add(&wireproxy.Rule{Command: name, Do: note})
+	}
+	claim := func(prefix string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c" + prefix, Max: 10, Lease: time.Minute, MaxBytes: 1 << 20, Prefix: prefix})
+			return err
 		}
 	}
-	got, err := s.Claim(t.Context(), job.ClaimRequest{RequestID: "c", Max: 10, Lease: time.Minute, MaxBytes: 1 << 20})
-	if err != nil || len(got) != 1 || got[0].Record.JobID != "due" {
-		t.Errorf("claimed %+v, %v", got, err)
+	list := func(q job.ListQuery) func(context.Context) error {
+		return func(ctx context.Context) error {
+			q.Size = job.DefaultPageSize
+			_, err := s.List(ctx, q)
+			return err
+		}
 	}
+	count := func(prefix string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := s.Count(ctx, prefix)
+			return err
+		}
+	}
+	overdue := func(prefix string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := s.ClaimOverdue(ctx, job.OverdueRequest{Max: 10, Lease: time.Minute, Prefix: prefix})
+			return err
+		}
+	}
+	for what, read := range map[string]struct {
+		do      func(context.Context) error
+		indexes []string
+	}{
+		"the longest due":         {func(ctx context.Context) error { _, _, err := s.LongestDue(ctx); return err }, []string{dueIndexName}},
+		"claim":                   {claim(""), []string{claimIndexName, dueIndexName}},
+		"claim, by prefix":        {claim("shop:"), []string{claimIndexName, groupIndexName}},
+		"list":                    {list(job.ListQuery{}), []string{indexSeen}},
+		"list, oldest first":      {list(job.ListQuery{Order: job.OldestFirst}), []string{indexSeen}},
+		"list, by time":           {list(job.ListQuery{Filter: job.Filter{SeenFrom: time.UnixMilli(9)}}), []string{indexSeen}},
+		"list, by id":             {list(job.ListQuery{Order: job.ByID, Filter: job.Filter{Prefix: "done-7"}}), []string{indexName}},
+		"list, by state":          {list(job.ListQuery{Filter: job.Filter{State: job.StateCompleted}}), []string{indexState}},
+		"list, in conflict":       {list(job.ListQuery{Filter: job.Filter{Conflicts: true}}), []string{indexConflict}},
+		"list, of a state, deep":  {list(job.ListQuery{Filter: job.Filter{State: job.StateDead}, After: job.Place{Seen: 9, JobID: "x"}}), []string{indexState}},
+		"count":                   {count(""), []string{indexConflict, indexSeen, indexState}},
+		"count, by prefix":        {count("done-7"), []string{indexName}},
+		"claim overdue":           {overdue(""), []string{expectedDueIndex}},
+		"claim overdue, a prefix": {overdue("shop:"), []string{expectedGroupIndex}},
+		"count overdue":           {func(ctx context.Context) error { _, err := s.CountOverdue(ctx); return err }, []string{expectedOverdueIndex}},
+	} {
+		mu.Lock()
+		sent = nil
+		mu.Unlock()
+		if err := read.do(t.Context()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		mu.Lock()
+		commands := sent
+		mu.Unlock()
+		used := map[string]bool{}
+		for _, command := range commands {
+			if coll := textOf(command.Index(0).Value()); coll == s.pausedJobs.Name() {
+				continue // which is read from time to time
+			}
+			indexes := planned(t, s, command)
+			if len(indexes) != 1 {
+				t.Errorf("%s: %v goes by %v", what, command, indexes)
+			}
+			for _, name := range indexes {
+				used[name] = true
+			}
+		}
+		if got := slices.Sorted(maps.Keys(used)); !slices.Equal(got, read.indexes) {
+			t.Errorf("%s goes by %v, want %v", what, got, read.indexes)
+		}
+	}
+	// What changes work names its state, and its id alone is to find it.
+	r, f := s.read(t.Context(), "due", false)
+	if f != nil {
+		t.Fatal(f)
+	}
+	for _, filter := range []bson.D{r.unchanged(), heldWith("due", "token")} {
+		find, err := bson.Marshal(bson.D{{Key: "find", Value: s.coll.Name()}, {Key: "filter", Value: filter}})
+		testenv.Must(t, err)
+		if indexes := planned(t, s, find); !slices.Contains(indexes, indexName) || slices.Contains(indexes, indexState) {
+			t.Errorf("%v goes by %v", filter, indexes)
+		}
+	}
+}
+
+// planned are the names of the indexes that the database reads for a command.
+func planned(t *testing.T, s *Store, command bson.Raw) (indexes []string) {
+	t.Helper()
+	var ask bson.D
+	elements, err := command.Elements()
+	testenv.Must(t, err)
+	for _, e := range elements {
+		if !slices.Contains([]string{"$db", "lsid", "$clusterTime", "$readPreference", "txnNumber"}, e.Key()) {
+			ask = append(ask, bson.E{Key: e.Key(), Value: e.Value()})
+		}
+	}
+	var plan bson.D
+	err = s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "explain", Value: ask}, {Key: "verbosity", Value: "queryPlanner"}}).Decode(&plan)
+	testenv.Must(t, err)
+	seen := map[string]bool{}
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case bson.D:
+			stage := ""
+			for _, e := range v {
+				if text, ok := e.Value.(string); ok && (e.Key == "Node Type" || e.Key == "stage") {
+					stage = text
+				}
+			}
+			if stage == "COLLSCAN" || stage == "Seq Scan" {
+				seen[stage] = true
+			}
+			for _, e := range v {
+				if text, ok := e.Value.(string); ok && (e.Key == "Index Name" || e.Key == "indexName" && stage == "IXSCAN") {
+					seen[text] = true
+				}
+				if e.Key != "rejectedPlans" {
+					walk(e.Value)
+				}
+			}
+		case bson.A:
+			for _, item := range v {
+				walk(item)
+			}
+		}
+	}
+	walk(plan)
+	return slices.Sorted(maps.Keys(seen))
 }
