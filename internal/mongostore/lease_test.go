@@ -149,13 +149,13 @@ func TestToldDue(t *testing.T) {
 	}
 }
 
-// TestRenewedWhileMarked: a lease that is renewed while it is marked as told again is marked once more before it is told.
+// TestRenewedWhileMarked: a delivery is told of a lease as it marked it, though it was renewed meanwhile.
 func TestRenewedWhileMarked(t *testing.T) {
 	b := newBench(t, "")
 	b.must(newDelivery(t, "j", "r", job.ModeLeased))
 	b.clock.Advance(time.Hour)
-	o := b.must(newDelivery(t, "j", "again", job.ModeLeased))
-	renewed := job.Millis(o.Lease.Expires.Add(time.Hour))
+	marked := b.must(newDelivery(t, "j", "again", job.ModeLeased)).Lease.Expires.Add(time.Millisecond)
+	renewed := job.Millis(marked.Add(time.Hour))
 	rule := b.proxy.Add(&wireproxy.Rule{Command: "update", If: isWork, Times: 1, Do: func(x *wireproxy.Exchange) error {
 		reply, err := x.Forward()
 		if err != nil {
@@ -165,11 +165,11 @@ func TestRenewedWhileMarked(t *testing.T) {
 		testenv.OK(t, err)
 		return x.Reply(reply)
 	}})
-	o = b.must(newDelivery(t, "j", "again", job.ModeLeased))
+	o := b.must(newDelivery(t, "j", "again", job.ModeLeased))
 	r, err := b.store.Get(within(t), "j", false)
 	testenv.Must(t, err)
-	if o.Lease == nil || rule.Hits() != 1 || !r.Work.Due.After(renewed) {
-		t.Errorf("told %+v of a lease that was renewed until %v, and is not marked since: %v", o.Lease, renewed, r.Work.Due)
+	if o.Lease == nil || rule.Hits() != 1 || !o.Lease.Expires.Equal(marked) || !r.Work.Due.Equal(renewed) {
+		t.Errorf("told %+v of a lease that it marked until %v, and that is renewed until %v and due at %v", o.Lease, marked, renewed, r.Work.Due)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -25,7 +24,7 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	for changes := 0; ; changes++ {
 		work := &g.record.Work
 		v := job.Decide(&g.record.Record, d, s.now())
-		retell := tellsAgain(v) && !sameLease(work, &granted) && !sameLease(work, &retold)
+		retell := tellsAgain(v) && work.Token != granted.Token && work.Token != retold.Token
 		claim := changes < maxClaims && v.Claim && s.free(work)
 		if claim {
 			paused, err := s.inForce(ctx)
@@ -41,12 +40,7 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 		case t.unknown && v.Disposition == job.Pending: // a claim may yet be applied
 			return job.Outcome{Err: t.err()}
 		default:
-			o := s.answer(ctx, g.record.Record, v)
-			if o.Lease != nil && o.Lease.Token == granted.Token {
-				lease := granted.Lease(s.latest())
-				o.Granted = &lease
-			}
-			return o
+			return s.answerOf(ctx, g.record.Record, v, &granted, &retold)
 		}
 		if g.record.form == unknownForm { // whoever gets the work must get the body
 			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", g.jobID, "error", errForm)
@@ -92,11 +86,20 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 	}
 }
 
-// sameLease tells whether work is under the lease that was seen, and nobody has renewed it since: marks of other calls, which are
-// no reason to mark it again, have moved its end by a few milliseconds at most.
-func sameLease(work, seen *job.Work) bool {
-	moved := work.Due.Sub(seen.Due)
-	return work.Token == seen.Token && moved >= 0 && moved <= 2*maxClaims*time.Millisecond
+// answerOf is the outcome of a delivery that was decided. Of a lease that it was granted, or has marked, it tells the end that it
+// wrote, as claims do: a later one is of calls that renewed or marked the lease since, and were told of it themselves.
+func (s *Store) answerOf(ctx context.Context, r job.Record, v job.Verdict, granted, retold *job.Work) job.Outcome {
+	for _, ours := range []*job.Work{granted, retold} {
+		if v.Leased && r.Work.Token == ours.Token {
+			r.Work.Due, r.Work.Granted = ours.Due, ours.Granted
+		}
+	}
+	o := s.answer(ctx, r, v)
+	if v.Leased && r.Work.Token == granted.Token {
+		lease := granted.Lease(s.latest())
+		o.Granted = &lease
+	}
+	return o
 }
 
 // tellsAgain tells whether a delivery is told of a lease that the same call may have been granted before, and may be about to

@@ -76,8 +76,9 @@ func (o Op) String() string {
 // Answer is what an operation answered.
 type Answer struct {
 	refAnswer
-	// Granted is set when the lease in it was granted to this very call, and no earlier one.
-	Granted bool
+	// Granted is when the lease ends that was granted to this very call, and no earlier one, as it was granted; zero without one. The
+	// answer may have told of a later end.
+	Granted time.Time
 }
 
 // Changed is the answer of what tells no more than whether it changed anything.
@@ -88,9 +89,6 @@ func (a Answer) IsChange() bool { return a.changed }
 
 // Token is that of the lease in the answer; empty without one.
 func (a Answer) Token() string { return a.lease.token }
-
-// Expires is when the lease in the answer ends.
-func (a Answer) Expires() time.Time { return time.UnixMilli(a.lease.expires).UTC() }
 
 // First tells whether the answer says that the call made the record.
 func (a Answer) First() bool { return a.first }
@@ -115,10 +113,30 @@ func Do(ctx context.Context, store job.Store, event, jobID string, o Op) (Answer
 	d := driver{store, event}
 	if op, is := o.op.(refClaim); is {
 		a, granted, err := d.claim(ctx, jobID, op)
-		return Answer{a, granted}, err
+		answer := Answer{refAnswer: a}
+		if granted {
+			answer.Granted = time.UnixMilli(a.lease.expires).UTC()
+		}
+		return answer, err
 	}
 	a, err := d.do(ctx, jobID, o.op)
 	return Answer{refAnswer: a}, err
+}
+
+// Resume decides a delivery again that was recorded before, and waited: in the model that is the same delivery once more.
+func Resume(ctx context.Context, store job.Store, event, jobID string, o Op) (Answer, error) {
+	d := driver{store, event}
+	delivery, err := d.delivery(jobID, o.op.(refRecord))
+	if err != nil {
+		return Answer{}, err
+	}
+	outcome := store.Resume(ctx, delivery)
+	answer := Answer{}
+	if outcome.Granted != nil {
+		answer.Granted = outcome.Granted.Expires
+	}
+	answer.refAnswer, err = d.recorded(outcome)
+	return answer, err
 }
 
 // RecordTogether records several jobs in one call.
@@ -174,13 +192,20 @@ func Explain(calls []Call, end *job.Record, clocks Clocks) error {
 			}
 		}
 	}
+	deleted := slices.ContainsFunc(calls, func(c Call) bool { return c.Op.Deletes() })
 	for _, c := range calls {
-		// Its own lease may have run out before it was answered, and it got another one.
-		c.Unknown = true
-		for range len(c.Nows) - 1 {
-			if c.grants() {
-				x.calls = append(x.calls, c)
+		// It may have been tried again, and what it made first is not what it was told of: its own lease may have run out, so that it
+		// got another one, and others may have taken up what it recorded. After a deletion that would be two deliveries.
+		tries := len(c.Nows) - 1
+		if !c.grants() {
+			tries = 0
+			if c.Op.Records() && !c.Unknown && !deleted {
+				tries = 1
 			}
+		}
+		c.Unknown = true
+		for range tries {
+			x.calls = append(x.calls, c)
 		}
 	}
 	for i, c := range x.calls {

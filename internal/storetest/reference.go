@@ -288,7 +288,8 @@ func (j refJob) record(op refRecord, got refAnswer, now int64) (bool, refJob) {
 		want.disposition, want.start, want.lease = job.First, true, j.lease()
 	case holder && granted:
 		want.disposition, want.start, want.lease, want.withBody = job.Reclaimed, true, j.lease(), true
-		want.lease.expires += min(max(got.lease.expires-j.due, 0), maxRetold) // others were told of it before the answer
+		// The call may have found a lease that it did not know to be its own, and marked it.
+		want.lease.expires += min(max(got.lease.expires-j.due, 0), maxRetold)
 	case holder:
 		// Told again, as with claims.
 		j.due += min(max(got.lease.expires-j.due, 1), maxRetold)

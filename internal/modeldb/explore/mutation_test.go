@@ -62,6 +62,16 @@ var mutations = []mutation{
 		file: inStore + "decode.go", from: "[]string{workState, workGeneration, workDue, workGranted}", to: "[]string{workState, workGranted}",
 		scenario: "claim × claim, of a lapsed lease",
 	},
+	{
+		name: "a delivery is told of the lease that it marked as it is when it is read again",
+		file: inStore + "reclaim.go", from: "r.Work.Due, r.Work.Granted = ours.Due, ours.Granted", to: "_ = ours.Due",
+		scenario: "record again × renew, of a reclaimed lease",
+	},
+	{
+		name: "a lease is marked again when others have marked it since",
+		file: inStore + "reclaim.go", from: "work.Token != retold.Token", to: "!work.Due.Equal(retold.Due)",
+		scenario: "record again × record again, of a reclaimed lease",
+	},
 
 	{
 		name: "an expectation is removed by the id of its job alone",

@@ -74,6 +74,14 @@ func scenarios() []scenario {
 	queued := ops{storetest.RecordOp("setup", job.ModeQueued)}
 	leased := ops{storetest.RecordOp("setup", job.ModeLeased)}
 	claimed := ops{storetest.RecordOp("setup", job.ModeQueued), storetest.ClaimOp("one")}
+	reclaimed := ops{storetest.RecordOp("setup", job.ModeQueued), storetest.RecordOp("one", job.ModeLeased)}
+	again := record("one", job.ModeLeased)
+	resume := func(c *caller) { c.resume("one") }
+	claimAndComplete := func(c *caller) {
+		if a, ok := c.claim("one"); ok && a.Token() != "" {
+			c.do(storetest.CompleteOp(a.Token(), "done"))
+		}
+	}
 	return []scenario{
 		{name: "record × record, leased", core: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record, leased, one request", callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
@@ -110,12 +118,15 @@ func scenarios() []scenario {
 		{name: "claim × claim, of a lapsed lease", before: leased, later: past, callers: callers{claim("one"), claim("two")}},
 		{name: "record × claim × claim", long: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two"), claim("three")}},
 		{name: "claim twice", before: queued, callers: callers{func(c *caller) { c.claim("one"); c.claim("one") }}},
-		{name: "claim × complete by another", before: queued, callers: callers{
-			func(c *caller) {
-				if a, ok := c.claim("one"); ok && a.Token() != "" {
-					c.do(storetest.CompleteOp(a.Token(), "done"))
-				}
-			}, record("two", job.ModeLeased)}},
+		{name: "claim × complete by another", before: queued, callers: callers{claimAndComplete, record("two", job.ModeLeased)}},
+		{name: "record × claim and complete, of a new job", callers: callers{record("two", job.ModeQueued), claimAndComplete}},
+
+		{name: "record again × record again, of a reclaimed lease", calm: true, before: reclaimed, callers: callers{again, again}},
+		{name: "record again × record again, of a reclaimed lease, with faults", long: true, before: reclaimed, callers: callers{again, again}},
+		{name: "record again × renew, of a reclaimed lease", before: reclaimed, later: storetest.LeaseTime / 2, callers: callers{again, renew}},
+		{name: "record again × resume, of a lapsed lease", long: true, before: leased, later: past, callers: callers{again, resume}},
+		{name: "record again × record again × renew, of a reclaimed lease", long: true, before: reclaimed, later: storetest.LeaseTime / 2,
+			callers: callers{again, again, renew}},
 
 		{name: "lapse × complete", before: leased, mayLapse: 1, callers: callers{complete, claim("two")}},
 		{name: "lapse × release", before: leased, mayLapse: 1, callers: callers{release, claim("two")}},
@@ -239,11 +250,27 @@ func (c *caller) insist(o storetest.Op) {
 // claim claims work, and gives it back when the caller has left meanwhile, as the service does.
 func (c *caller) claim(request string) (storetest.Answer, bool) {
 	answer, ok := c.do(storetest.ClaimOp(request))
-	if ok && answer.Granted && c.ctx.Err() != nil {
-		c.on(context.WithoutCancel(c.ctx), c.jobs[0], storetest.UnclaimOp(answer.Token(), answer.Expires()))
-		return answer, false
+	return answer, ok && !c.giveBack(answer)
+}
+
+// resume has a delivery that was recorded, and waited, decided again, and gives back what it was granted when its caller has left
+// meanwhile, as the service does.
+func (c *caller) resume(request string) {
+	o := storetest.RecordOp(request, job.ModeLeased)
+	from, at := c.begin(c.number)
+	answer, err := storetest.Resume(c.ctx, c.store, event, c.jobs[0], o)
+	if c.end(c.number, c.jobs[0], from, at, o, answer, err); err == nil {
+		c.giveBack(answer)
 	}
-	return answer, ok
+}
+
+// giveBack gives back what a caller was granted that has left, and tells whether it was.
+func (c *caller) giveBack(granted storetest.Answer) bool {
+	if granted.Granted.IsZero() || c.ctx.Err() == nil {
+		return false
+	}
+	c.on(context.WithoutCancel(c.ctx), c.jobs[0], storetest.UnclaimOp(granted.Token(), granted.Granted))
+	return true
 }
 
 // expect expects the job, at a URL that tells it from other expectations. mine is set when nobody may remove it later, once it was

@@ -52,12 +52,6 @@ func TestScenarios(t *testing.T) {
 		if r.Found != nil {
 			t.Errorf("%v: the schedule %v\n%s", j, r.Found, r.Problem)
 		}
-		for outcome := range r.Outcomes {
-			deleted := strings.Contains(outcome, "Delete{") // a delivery finds its record gone, and its next try is first
-			if j.Faults == 0 && !deleted && (strings.Contains(outcome, "unknown") || strings.Contains(outcome, "unavailable")) {
-				t.Errorf("%v: without faults there came\n%s", j, outcome)
-			}
-		}
 		return true
 	})
 	total, seconds := 0, 0.0
