@@ -211,7 +211,12 @@ func TestOneAnswerForManyDoesNotWaitForOne(t *testing.T) {
 					ds = append(ds, delivery(fmt.Sprint(i), 0))
 				}
 				from, all := time.Now(), make(chan []job.Outcome, 1)
+				go s.Record(t.Context(), []job.Delivery{delivery("before", 0)})
+				before := <-g.writes // so that those that come meanwhile are in one batch
 				go func() { all <- s.Record(t.Context(), ds) }()
+				synctest.Wait()
+				before.ok(0)
+				before.ret <- nothing
 				w := <-g.writes
 				for i, after := range c.after {
 					if after == 0 {
