@@ -172,7 +172,16 @@ func TestManyChangesInOneCall(t *testing.T) {
 		c, s := newChanger(t, batch.Config{})
 		changes := []job.LeaseChange{renew("a"), complete("a"), renew("b"), renew("b"), release("c"), complete("lost"), complete("lost")}
 		all, from := make(chan []job.LeaseOutcome, 1), time.Now()
+		var before []*changeWrite // of each kind, so that those that come meanwhile are in one batch
+		for _, change := range []job.LeaseChange{renew("x"), complete("x"), release("x")} {
+			go s.ChangeLeases(t.Context(), []job.LeaseChange{change})
+			before = append(before, <-c.writes)
+		}
 		go func() { all <- s.ChangeLeases(t.Context(), changes) }()
+		synctest.Wait()
+		for _, w := range before {
+			w.all(nil)
+		}
 		var sent []string
 		var late *changeWrite
 		for range 3 {
