@@ -36,6 +36,9 @@ func UnclaimOp(token string, expires time.Time) Op {
 	return Op{refUnclaim{token, expires.UnixMilli()}}
 }
 
+// GetOp reads the job, and tells whether it is there. What it finds may be one failover old: only that it is absent says something.
+func GetOp() Op { return Op{refGet{}} }
+
 // RequeueOp puts the work of a job that was read back into the queue. A running lease needs force.
 func RequeueOp(as job.Expected, force bool) Op {
 	return Op{refRequeue{as.Generation, as.FirstSeen.UnixMilli(), force}}

@@ -60,6 +60,7 @@ type (
 	}
 	// refRetain removes what is finished, and was not delivered since before.
 	refRetain struct{ before int64 }
+	refGet    struct{}
 	refPause  struct{}
 	refResume struct{}
 )
@@ -147,6 +148,8 @@ func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 			return got == refAnswer{}, j
 		}
 		return got == refAnswer{changed: true}, j.gone()
+	case refGet:
+		return got == refAnswer{} || !j.exists && got == refAnswer{err: "absent"}, j
 	case refPause:
 		j.paused = true
 		return got == refAnswer{}, j
@@ -365,6 +368,9 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 	case refDelete:
 		o := d.store.Delete(ctx, []job.Deletion{{Expected: expected(jobID, op.generation, op.firstSeen), Force: op.force}})[0]
 		return changing(o.Deleted, o.Err)
+	case refGet:
+		_, err := d.store.Get(ctx, jobID, false)
+		return failed(err)
 	case refPause:
 		_, err := d.store.Pause(ctx, jobID, "why")
 		return failed(err)

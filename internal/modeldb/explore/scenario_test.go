@@ -18,7 +18,7 @@ type scenario struct {
 	long   bool // explored in the long form alone
 	calm   bool // explored without faults alone
 	shared bool
-	hands  bool // one caller waits for another
+	hands  bool // the second caller, in another store, waits until the first is answered
 	pauses bool // callers pause claims, and resume them
 	// expected is set where the first job is expected before all else, and overdue; polled where a poller has it. awaits is set where
 	// callers have to do with a webhook that is to come, and what became of that is checked in all.
@@ -49,6 +49,7 @@ func scenarios() []scenario {
 		return func(c *caller) { c.claim(request) }
 	}
 	renew := func(c *caller) { c.do(storetest.RenewOp(c.before.Token())) }
+	read := func(c *caller) { c.do(storetest.GetOp()) }
 	complete := func(c *caller) { c.do(storetest.CompleteOp(c.before.Token(), "done")) }
 	release := func(c *caller) { c.do(storetest.ReleaseOp(c.before.Token(), "failed")) }
 	requeue := func(force bool) func(*caller) {
@@ -62,6 +63,27 @@ func scenarios() []scenario {
 	pause := func(c *caller) { c.insist(storetest.PauseOp()) }
 	type callers = []func(*caller)
 	type ops = []storetest.Op
+	// elsewhere has the second caller begin once the first was answered, and knows what the first was told.
+	elsewhere := func(first func(*caller) storetest.Op, then func(*caller)) callers {
+		return callers{
+			func(c *caller) {
+				if told, ok := c.do(first(c)); ok {
+					c.hand <- told
+				}
+				close(c.hand)
+			},
+			func(c *caller) {
+				c.idle.Add(1)
+				told, ok := <-c.hand
+				if c.idle.Add(-1); ok {
+					if told.Token() != "" {
+						c.before = told
+					}
+					then(c)
+				}
+			}}
+	}
+	one := func(o storetest.Op) func(*caller) storetest.Op { return func(*caller) storetest.Op { return o } }
 	persist := func(request string, mode job.WorkMode) func(*caller) {
 		return func(c *caller) {
 			if _, ok := c.do(storetest.RecordOp(request, mode)); !ok {
@@ -136,16 +158,14 @@ func scenarios() []scenario {
 		{name: "renew × complete", before: leased, callers: callers{renew, complete}},
 		{name: "complete × complete", before: leased, callers: callers{complete, complete}},
 		{name: "complete × release", before: leased, callers: callers{complete, release}},
-		{name: "record, and complete elsewhere", hands: true, callers: callers{
-			func(c *caller) {
-				a, _ := c.do(storetest.RecordOp("one", job.ModeLeased))
-				c.hand <- a.Token()
-			},
-			func(c *caller) {
-				if token := <-c.hand; token != "" {
-					c.do(storetest.CompleteOp(token, "done"))
-				}
-			}}},
+		{name: "record, and complete elsewhere", hands: true, callers: elsewhere(one(storetest.RecordOp("one", job.ModeLeased)), complete)},
+		{name: "record, and read elsewhere", hands: true, callers: elsewhere(one(storetest.RecordOp("one", job.ModeUntracked)), read)},
+		{name: "record, and record elsewhere", hands: true,
+			callers: elsewhere(one(storetest.RecordOp("one", job.ModeUntracked)), record("two", job.ModeUntracked))},
+		{name: "claim, and complete elsewhere", hands: true, before: queued, callers: elsewhere(one(storetest.ClaimOp("one")), complete)},
+		{name: "claim, and claim again elsewhere", hands: true, before: queued, callers: elsewhere(one(storetest.ClaimOp("one")), claim("one"))},
+		{name: "delete, and record elsewhere", hands: true, before: queued, later: time.Second, callers: elsewhere(
+			func(c *caller) storetest.Op { return storetest.DeleteOp(c.known, false) }, record("two", job.ModeUntracked))},
 		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
 
 		{name: "requeue × claim, of a lapsed lease", before: leased, later: past, callers: callers{requeue(false), claim("two")}},

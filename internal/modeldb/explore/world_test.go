@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/cryptotest"
 	"testing/synctest"
@@ -60,7 +61,8 @@ type play struct {
 	// numbers are made of it too.
 	seen    [][32]byte
 	callers []*caller
-	hand    chan string // a token, from one caller to another
+	hand    chan storetest.Answer // from one caller to another
+	idle    atomic.Int32          // callers that wait for another one
 	running sync.WaitGroup
 	// rehearsing is set while nothing is done in earnest.
 	rehearsing bool
@@ -335,7 +337,7 @@ func (w *world) reset() {
 		}
 	}
 	n := len(w.scenario.callers)
-	w.play = &play{calls: map[string][]made{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan string, 1),
+	w.play = &play{calls: map[string][]made{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan storetest.Answer, 1),
 		sequence: w.began, outcome: make([]string, n),
 		progress: progress{make([]int, n), make([]string, n), make([]bool, n), make([]bool, n), 0}}
 	for i := range w.stores {
@@ -394,7 +396,7 @@ func (w *world) settle() {
 	for i, while := range []time.Duration{2 * pause, patience, patience, 10 * time.Second, time.Minute} {
 		time.Sleep(while)
 		synctest.Wait()
-		if calls := w.waiting(); w.steady() && (calls >= w.active() || i > 1 && calls > 0) {
+		if calls := w.waiting(); w.steady() && (calls >= w.active()-int(w.idle.Load()) || i > 1 && calls > 0) {
 			return
 		}
 	}
