@@ -155,6 +155,11 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 		// early tells whether a delivery was answered before it began.
 		early := slices.ContainsFunc(calls, func(c storetest.Call) bool { return c.Op.Records() && !c.Unknown && c.To < x.from })
 		began := slices.ContainsFunc(calls, func(c storetest.Call) bool { return c.Op.Records() && c.From < x.to })
+		// ended tells whether it was cancelled before the call began, and nobody may have expected it after that.
+		ended := slices.ContainsFunc(w.words, func(c word) bool {
+			return c.call == "cancel" && c.said == "cancelled" && c.to < x.from &&
+				!slices.ContainsFunc(w.words, func(e word) bool { return e.call == "expect" && e.to > c.from })
+		})
 		switch {
 		case x.said == "recorded" && !began:
 			problem("%s: recorded, before it was delivered", x.call)
@@ -162,6 +167,8 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 			problem("expect: kept, after it was delivered")
 		case x.call == "poll" && x.said == "took" && early && !deleted && w.kind == modeldb.Standalone: // a deposed primary may not know yet
 			problem("poll: took it, after it was delivered")
+		case (x.call == "report" && x.said == "kept" || x.call == "poll" && x.said == "took") && ended:
+			problem("%s: %s, after it was cancelled", x.call, x.said)
 		case x.call == "cancel" && x.said == "cancelled" && there:
 			problem("cancelled, and still there")
 		case x.call == "cancel" && x.said == "absent" && cancels == 0 && !deleted && !delivered:
