@@ -155,6 +155,29 @@ func TestRepetitionsAreKnown(t *testing.T) {
 	})
 }
 
+// TestRepetitionsByStatement: of a bulk in whose midst the member stepped down, the driver's repetition does what was not done (as
+// above; the server labels the error).
+func TestRepetitionsByStatement(t *testing.T) {
+	for kept, want := range map[bool]int64{true: 1, false: -1} {
+		onDesk(t, func(d *desk) {
+			var result *mongo.BulkWriteResult
+			var err error
+			go func() { result, err = d.coll.BulkWrite(d.t.Context(), upsert("a", "b")) }()
+			synctest.Wait()
+			d.db.Answer(d.db.Calls()[0], modeldb.Fault{Kind: modeldb.SteppedDown, Item: 1}, func(bson.Raw) {})
+			if d.db.Elect(kept); d.count("a") != want || d.count("b") != -1 {
+				t.Errorf("stepped down, kept %t: counters %d and %d", kept, d.count("a"), d.count("b"))
+			}
+			time.Sleep(time.Second)
+			d.db.Answer(d.db.Calls()[0], modeldb.Fault{}, func(bson.Raw) {})
+			synctest.Wait()
+			if err != nil || len(result.UpsertedIDs) != 2 || d.count("a") != 1 || d.count("b") != 1 {
+				t.Errorf("repeated, kept %t: %+v, %v, counters %d and %d", kept, result, err, d.count("a"), d.count("b"))
+			}
+		})
+	}
+}
+
 // TestInterruptedBulk: an interruption between two items fails the whole command, though items were applied
 // (src/mongo/db/ops/write_ops_exec.cpp: an interruption is thrown out of the loop over the items).
 func TestInterruptedBulk(t *testing.T) {
@@ -334,6 +357,8 @@ func TestRefusals(t *testing.T) {
 		"filter":    {{Key: "find", Value: "jobs"}, {Key: "filter", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{2, 0}}}}}}},
 		"statement": {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{}}}}, {Key: "multi", Value: true}}}}},
 		"operator":  {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$push", Value: bson.D{{Key: "n", Value: 1}}}}}}}}},
+		"concern":   {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: 1}}}},
+		"member":    {{Key: "find", Value: "jobs"}, {Key: "$readPreference", Value: bson.D{{Key: "mode", Value: "secondary"}}}},
 		"stage":     {{Key: "aggregate", Value: "jobs"}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{}}}}}, {Key: "cursor", Value: bson.D{}}},
 	} {
 		db := modeldb.New(modeldb.Standalone)

@@ -71,6 +71,12 @@ func (x *execution) execute() (reply document) {
 		if i > 0 && !slices.Contains(general, e.key) && !slices.Contains(c.fields, e.key) && x.call.Name != "hello" {
 			refuse("field %s: %v", e.key, e.value)
 		}
+		switch d, _ := e.value.(document); {
+		case e.key == "writeConcern" && len(d.without("w").without("j")) > 0: // nothing here crashes
+			refuse("write concern %v", d)
+		case e.key == "$readPreference" && d.get("mode") != "primary" && d.get("mode") != "primaryPreferred":
+			refuse("read preference %v", d)
+		}
 	}
 	if code := x.fault.Kind.refusal(); code != 0 {
 		reply = failure(&writeError{code: code, message: "a fault of the test"})
@@ -196,8 +202,8 @@ func (x *execution) update() document {
 	n, modified := 0, 0
 	var upserted, errors array
 	for i, s := range statements {
-		if x.fault.Kind == Stopped && x.fault.Item == i {
-			return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+		if stopped := x.stopped(i); stopped != nil {
+			return stopped
 		}
 		statement := asDocument(s)
 		for _, e := range statement {
@@ -225,8 +231,8 @@ func (x *execution) update() document {
 			upserted = append(upserted, document{{"index", int32(i)}, {"_id", r.upserted}})
 		}
 	}
-	if x.fault.Kind == Stopped {
-		return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+	if stopped := x.stopped(len(statements)); stopped != nil {
+		return stopped
 	}
 	reply := document{{"n", int32(n)}, {"nModified", int32(modified)}}
 	if len(upserted) > 0 {
@@ -238,6 +244,19 @@ func (x *execution) update() document {
 	return x.acknowledge(reply)
 }
 
+// stopped is the reply to a command that is stopped after so many of its items; nil when it is not. Once an ordered one has failed, it
+// is stopped at its end.
+func (x *execution) stopped(items int) document {
+	switch {
+	case x.fault.Item != items:
+	case x.fault.Kind == Stopped:
+		return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+	case x.fault.Kind == SteppedDown && items > 0:
+		return failure(&writeError{code: codePrimarySteppedDown, message: "primary stepped down while it wrote"})
+	}
+	return nil
+}
+
 // deletionFields are what a statement of a delete command may have.
 var deletionFields = []string{"q", "limit", "hint"}
 
@@ -247,8 +266,8 @@ func (x *execution) delete() document {
 	n := 0
 	var errors array
 	for i, s := range statements {
-		if x.fault.Kind == Stopped && x.fault.Item == i {
-			return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+		if stopped := x.stopped(i); stopped != nil {
+			return stopped
 		}
 		statement := asDocument(s)
 		for _, e := range statement {
@@ -268,8 +287,8 @@ func (x *execution) delete() document {
 		}
 		n += r.matched
 	}
-	if x.fault.Kind == Stopped {
-		return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
+	if stopped := x.stopped(len(statements)); stopped != nil {
+		return stopped
 	}
 	reply := document{{"n", int32(n)}}
 	if len(errors) > 0 {

@@ -35,7 +35,7 @@ const (
 	ConcernRetryable
 	// NotPrimary: the member is not the primary, and nothing was done.
 	NotPrimary
-	// SteppedDown: done, and then the member was no longer primary: it may be undone yet.
+	// SteppedDown: done, or so many items of it where Item is not 0, and then the member was no longer primary: it may be undone yet.
 	SteppedDown
 	// Blind: an upsert has looked for its document before another one made it. Only a unique index keeps it from making a second one.
 	Blind
@@ -44,7 +44,7 @@ const (
 var kindNames = []string{"ok", "cut", "refused", "stopped", "item", "concern", "concern-retryable", "not-primary", "stepped-down", "blind"}
 
 func (f Fault) String() string {
-	if f.Kind == Stopped || f.Kind == ItemFailed {
+	if f.Kind == Stopped || f.Kind == ItemFailed || f.Item > 0 {
 		return fmt.Sprintf("%s-%d", kindNames[f.Kind], f.Item)
 	}
 	return kindNames[f.Kind]
@@ -89,7 +89,10 @@ func (c *Call) Faults(kind Deployment) []Fault {
 		faults = append(faults, Fault{Stopped, i + 1})
 	}
 	if kind == ReplicaSet {
-		faults = append(faults, Fault{Kind: ConcernFailed}, Fault{Kind: ConcernRetryable}, Fault{Kind: SteppedDown})
+		for i := range items { // 0 is after all of them
+			faults = append(faults, Fault{SteppedDown, i})
+		}
+		faults = append(faults, Fault{Kind: ConcernFailed}, Fault{Kind: ConcernRetryable})
 	}
 	return faults
 }

@@ -73,7 +73,7 @@ func (x *execution) acknowledge(reply document) document {
 	}
 	reply = append(reply, element{"ok", 1.0})
 	switch code := x.fault.Kind.concern(); {
-	case x.fault.Kind == SteppedDown:
+	case x.fault.Kind == SteppedDown && x.fault.Item == 0:
 		return failure(&writeError{code: codePrimarySteppedDown, message: "primary stepped down while waiting for replication"})
 	case code != 0:
 		return append(reply, element{"writeConcernError", document{{"code", code}, {"errmsg", "waiting for replication failed"}}})
