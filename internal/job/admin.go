@@ -141,9 +141,10 @@ type Deletion struct {
 	Kind DeleteKind
 	// Force does it while a lease runs and, with ErasePayload, while the work is not done.
 	Force bool
-	// ActiveBefore, unless it is zero, wants that the job is finished or dead, and that nothing has happened to it since; see
-	// [Record.LastActive].
+	// ActiveBefore, unless it is zero, wants that the job is finished or dead, that nothing has happened to it since that time, see
+	// [Record.Aged], and that it still counts as many Deliveries as when it was read.
 	ActiveBefore time.Time
+	Deliveries   int64
 }
 
 // DeleteOutcome is what became of a deletion.
@@ -161,7 +162,7 @@ func (r *Record) Delete(d *Deletion, now time.Time) (next Record, gone bool, err
 	}
 	w := &r.Work
 	switch {
-	case !d.ActiveBefore.IsZero() && (w.unfinished() || !r.LastActive().Before(d.ActiveBefore)):
+	case !d.ActiveBefore.IsZero() && (w.unfinished() || r.Deliveries != d.Deliveries || !r.Aged(d.Kind, d.ActiveBefore)):
 		return *r, false, &StateError{"something has happened to the job since"}
 	case w.running(now) && !d.Force:
 		return *r, false, errRunning
@@ -190,15 +191,12 @@ func (r *Record) Delete(d *Deletion, now time.Time) (next Record, gone bool, err
 // mayHaveBody tells whether there may be a body, which is not read: of our own records those with a fingerprint have one.
 func (r *Record) mayHaveBody() bool { return r.Fingerprint != "" || r.RequestID == "" }
 
-// LastActive is when the latest delivery was recorded or, as far as its generation tells, the latest lease was granted.
-func (r *Record) LastActive() time.Time {
-	last := r.FirstSeen
-	for _, t := range []time.Time{r.LastSeen, time.UnixMilli(r.Work.Generation).UTC()} {
-		if t.After(last) {
-			last = t
-		}
-	}
-	return last
+// Aged tells whether the latest delivery was recorded, and the latest lease granted, before that time, as far as the record tells.
+// Frontends that write to the database themselves keep no time of their redeliveries. A job that had one is never old enough to be
+// removed; it does not need its payload to be recognized.
+func (r *Record) Aged(kind DeleteKind, before time.Time) bool {
+	return r.FirstSeen.Before(before) && r.LastSeen.Before(before) && r.Work.Generation < before.UnixMilli() &&
+		(kind != DeleteJob || r.Deliveries <= 1 || !r.LastSeen.IsZero())
 }
 
 // The limits of pauses.

@@ -124,7 +124,7 @@ func TestDeletedTogether(t *testing.T) {
 					var ds []job.Deletion
 					for _, id := range ids {
 						d := o.deletion(kindOf, id)
-						d.ActiveBefore = o.clock.Now().Add(-time.Hour)
+						d.ActiveBefore, d.Deliveries = o.clock.Now().Add(-time.Hour), 1
 						ds = append(ds, d)
 					}
 					var outcomes []job.DeleteOutcome

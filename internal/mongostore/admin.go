@@ -209,7 +209,7 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 }
 
 // asRead matches the document for as long as the job's work and body are as they were read, and the job is the one that is meant, which a
-// job that is recorded anew is not, however soon; for retention, also for as long as no delivery came. Records of others have no
+// job that is recorded anew is not, however soon; for retention, also for as long as no delivery came, whoever counts it. Records of others have no
 // request id: one of those is known by the millisecond in which it was first seen.
 func asRead(r *stored, d *job.Deletion) bson.D {
 	f := append(r.unchanged(), r.bodyDropped())
@@ -219,8 +219,8 @@ func asRead(r *stored, d *job.Deletion) bson.D {
 	if !r.FirstSeen.IsZero() {
 		f = append(f, bson.E{Key: fieldFirstSeen, Value: r.FirstSeen})
 	}
-	if !d.ActiveBefore.IsZero() && !r.LastSeen.IsZero() {
-		f = append(f, bson.E{Key: fieldLastSeen, Value: r.LastSeen})
+	if !d.ActiveBefore.IsZero() {
+		f = append(f, bson.E{Key: fieldLastSeen, Value: is(r.lastSeen)}, bson.E{Key: fieldDeliveries, Value: is(r.deliveries)})
 	}
 	return f
 }

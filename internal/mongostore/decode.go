@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 type stored struct {
 	job.Record
 	work bson.Raw
+	// lastSeen and deliveries are these fields as they were read.
+	lastSeen, deliveries bson.RawValue
 	// form is how the payload document gives the body back; noForm where it need not.
 	form payload.Form
 }
@@ -43,8 +46,11 @@ func (r *stored) unchanged() bson.D {
 }
 
 // asItIs matches what a field of a document is, whatever its type.
-func asItIs(doc bson.Raw, field string) bson.D {
-	if v := doc.Lookup(field); v.Type != 0 {
+func asItIs(doc bson.Raw, field string) bson.D { return is(doc.Lookup(field)) }
+
+// is matches a field that has the value, or is not there.
+func is(v bson.RawValue) bson.D {
+	if v.Type != 0 {
 		return bson.D{{Key: "$eq", Value: v}}
 	}
 	return bson.D{{Key: "$exists", Value: false}}
@@ -80,9 +86,9 @@ func decode(doc bson.Raw, withBody bool) (stored, error) {
 		case fieldFirstSeen:
 			r.FirstSeen = timeOf(v)
 		case fieldLastSeen:
-			r.LastSeen = timeOf(v)
+			r.LastSeen, r.lastSeen = timeOf(v), cloned(v)
 		case fieldDeliveries:
-			r.Deliveries = intOf(v)
+			r.Deliveries, r.deliveries = intOf(v), cloned(v)
 		case fieldFingerprint:
 			r.Fingerprint = bytesOf(v)
 		case fieldRequestID:
@@ -227,6 +233,11 @@ func decodeConflict(doc bson.Raw) *job.Conflict {
 	c.Kind = job.ConflictNamed(text(conflictKind))
 	c.Event, c.Status, c.Time = text(conflictEvent), text(conflictStatus), timeOf(doc.Lookup(conflictTime))
 	return &c
+}
+
+// cloned is a value that stays when the document it is of is gone.
+func cloned(v bson.RawValue) bson.RawValue {
+	return bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)}
 }
 
 func timeOf(v bson.RawValue) time.Time {

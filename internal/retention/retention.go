@@ -153,8 +153,8 @@ func (k *Keeper) apply(ctx context.Context, r *rule, before time.Time, sum *Repo
 		sum.Examined += page.Examined
 		var old []job.Deletion
 		for i := range page.Jobs {
-			if j := &page.Jobs[i]; j.LastActive().Before(before) && (r.kind == job.DeleteJob || j.BodyDropped.IsZero()) {
-				old = append(old, job.Deletion{Expected: job.ExpectedOf(j), Kind: r.kind, ActiveBefore: before})
+			if j := &page.Jobs[i]; j.Aged(r.kind, before) && (r.kind == job.DeleteJob || j.BodyDropped.IsZero()) {
+				old = append(old, job.Deletion{Expected: job.ExpectedOf(j), Kind: r.kind, ActiveBefore: before, Deliveries: j.Deliveries})
 			}
 		}
 		if err := k.delete(ctx, r, old, sum); err != nil {

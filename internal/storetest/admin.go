@@ -258,7 +258,7 @@ func aged(t *testing.T, e Env) {
 	e.Clock.Advance(24 * time.Hour)
 	before := e.Clock.Now().Add(-time.Hour)
 	for i := range all {
-		all[i].ActiveBefore = before
+		all[i].ActiveBefore, all[i].Deliveries = before, 1
 	}
 	record(t, e.Store, input("untracked0", "again")) // it comes back meanwhile
 	for i, o := range e.Store.Delete(t.Context(), all) {

@@ -272,7 +272,8 @@ func oneStart(t *testing.T, e Env) {
 		},
 		"retention": func(id string, _ map[string]string) bool {
 			if r, err := e.Store.Get(t.Context(), id, false); err == nil {
-				_, err := deleteOne(t, e, job.Deletion{Expected: job.ExpectedOf(&r), Kind: job.DropPayload, ActiveBefore: e.Clock.Now()})
+				_, err := deleteOne(t, e, job.Deletion{Expected: job.ExpectedOf(&r), Kind: job.DropPayload, ActiveBefore: e.Clock.Now(),
+					Deliveries: r.Deliveries})
 				testenv.Must(t, err)
 			}
 			return false
