@@ -470,7 +470,7 @@ func claimable(lapsed time.Time) bson.D {
 			bson.D{{Key: inWork(workState), Value: job.StateQueued.String()}},
 			bson.D{{Key: inWork(workState), Value: job.StateLeased.String()}, {Key: inWork(workDue), Value: bson.D{{Key: "$lte", Value: lapsed}}}},
 		}},
-		{Key: fieldJobID, Value: bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}},
+		{Key: fieldJobID, Value: text()},
 		{Key: fieldPayloadForm, Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$gt", Value: int32(payload.MaxForm)}}}}},
 	}
 }

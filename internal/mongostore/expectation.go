@@ -243,9 +243,14 @@ func (s *Store) dueExpectations(ctx context.Context, req *job.OverdueRequest) (d
 	return due, f
 }
 
+// text matches texts, and not lists with a text in them.
+func text() bson.D {
+	return bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}
+}
+
 // beginsWith matches texts that begin with the prefix, if there is one.
 func beginsWith(prefix string) bson.D {
-	d := bson.D{{Key: "$type", Value: "string"}, {Key: "$gte", Value: prefix}}
+	d := append(text(), bson.E{Key: "$gte", Value: prefix})
 	if end := job.Behind(prefix); end != "" {
 		d = append(d, bson.E{Key: "$lt", Value: end})
 	}

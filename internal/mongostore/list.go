@@ -74,11 +74,10 @@ var earliest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // listFilter is the query for a page: what an index finds, from behind the page before on. The rest is the pager's.
 func listFilter(q *job.ListQuery) (filter, sort bson.D, index string) {
-	text := bson.E{Key: "$type", Value: "string"}
 	if q.Order == job.ByID {
-		ids := bson.D{text, {Key: "$gte", Value: q.Prefix}}
+		ids := append(text(), bson.E{Key: "$gte", Value: q.Prefix})
 		if q.After.JobID != "" {
-			ids = bson.D{text, {Key: "$gt", Value: q.After.JobID}}
+			ids = append(text(), bson.E{Key: "$gt", Value: q.After.JobID})
 		}
 		return bson.D{{Key: fieldJobID, Value: ids}}, bson.D{{Key: fieldJobID, Value: 1}}, indexName
 	}
@@ -94,7 +93,6 @@ func listFilter(q *job.ListQuery) (filter, sort bson.D, index string) {
 	if !q.SeenBefore.IsZero() {
 		seen = append(seen, bson.E{Key: "$lt", Value: q.SeenBefore})
 	}
-	ids := bson.D{text}
 	index = indexSeen
 	switch {
 	case q.Conflicts:
@@ -104,7 +102,7 @@ func listFilter(q *job.ListQuery) (filter, sort bson.D, index string) {
 		index = indexState
 		filter = bson.D{{Key: inWork(workState), Value: bson.D{{Key: "$exists", Value: true}, {Key: "$eq", Value: q.State.String()}}}}
 	}
-	filter = append(filter, bson.E{Key: fieldFirstSeen, Value: seen}, bson.E{Key: fieldJobID, Value: ids})
+	filter = append(filter, bson.E{Key: fieldFirstSeen, Value: seen}, bson.E{Key: fieldJobID, Value: text()})
 	if q.After != (job.Place{}) {
 		at := time.UnixMilli(q.After.Seen).UTC()
 		filter = append(filter, bson.E{Key: "$and", Value: bson.A{

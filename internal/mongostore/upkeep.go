@@ -94,7 +94,7 @@ func (s *Store) group(ctx context.Context) (more bool) {
 		return false
 	}
 	lacking := append(ofGroup(nil), bson.E{Key: inWork(workDue), Value: bson.D{{Key: "$exists", Value: true}}},
-		bson.E{Key: fieldJobID, Value: bson.D{{Key: "$type", Value: "string"}, {Key: "$not", Value: bson.D{{Key: "$type", Value: "array"}}}}})
+		bson.E{Key: fieldJobID, Value: text()})
 	var models []mongo.WriteModel
 	f := s.each(ctx, s.coll, lacking, options.Find().SetProjection(bson.D{{Key: fieldJobID, Value: 1}}).SetLimit(upkeepPart),
 		func(doc bson.Raw) bool {
