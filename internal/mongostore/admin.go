@@ -124,11 +124,17 @@ func (s *Store) Delete(ctx context.Context, ds []job.Deletion) []job.DeleteOutco
 	for _, i := range left {
 		out[i].Deleted, _, out[i].Err = s.deleteAlone(ctx, &ds[i])
 	}
+	failed := made == int64(len(doubted)) // the bulk, which may have made any of them
 	for _, i := range doubted {
-		var done bool
-		if out[i].Deleted, done, out[i].Err = s.deleteAlone(ctx, &ds[i]); done && made > 0 {
-			out[i].Deleted = true
+		o, done := &out[i], false
+		switch o.Deleted, done, o.Err = s.deleteAlone(ctx, &ds[i]); {
+		case done && made > 0:
+			o.Deleted = true
 			made--
+		case o.Err != nil && failed:
+			if o.Err = fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, o.Err); ctx.Err() != nil {
+				o.Err = fmt.Errorf("%w: %w", o.Err, ctx.Err())
+			}
 		}
 	}
 	return out

@@ -142,20 +142,15 @@ func Resume(ctx context.Context, store job.Store, event, jobID string, o Op) (An
 	return answer, err
 }
 
-// RecordTogether records several jobs in one call.
-func RecordTogether(ctx context.Context, store job.Store, event string, jobIDs []string, o Op) ([]Answer, []error) {
-	answers, failures := make([]Answer, len(jobIDs)), make([]error, len(jobIDs))
+// DoTogether does one operation on each of several jobs in one call. The operations are of one kind, and a claim is the same for all.
+func DoTogether(ctx context.Context, store job.Store, event string, jobIDs []string, ops []Op) ([]Answer, []error) {
 	d := driver{store, event}
-	deliveries := make([]job.Delivery, len(jobIDs))
-	for i, id := range jobIDs {
-		if deliveries[i], failures[i] = d.delivery(id, o.op.(refRecord)); failures[i] != nil {
-			return answers, failures
-		}
+	answers, failures := d.together(ctx, jobIDs, ops)
+	out := make([]Answer, len(answers))
+	for i, a := range answers {
+		out[i].refAnswer = a
 	}
-	for i, outcome := range store.Record(ctx, deliveries) {
-		answers[i].refAnswer, failures[i] = d.recorded(outcome)
-	}
-	return answers, failures
+	return out, failures
 }
 
 // Call is an operation of a history.

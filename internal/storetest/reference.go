@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -380,6 +381,60 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 	return refAnswer{}, fmt.Errorf("no such operation: %T", op)
 }
 
+// together does operations of one kind in one call.
+func (d driver) together(ctx context.Context, jobIDs []string, ops []Op) ([]refAnswer, []error) {
+	answers, failures := make([]refAnswer, len(jobIDs)), make([]error, len(jobIDs))
+	var deliveries []job.Delivery
+	var changes []job.LeaseChange
+	var deletions []job.Deletion
+	for i, id := range jobIDs {
+		switch op := ops[i].op.(type) {
+		case refRecord:
+			delivery, err := d.delivery(id, op)
+			if err != nil {
+				failures[i] = err
+				return answers, failures
+			}
+			deliveries = append(deliveries, delivery)
+		case refComplete:
+			changes = append(changes, job.CompleteWork(id, op.token, op.result))
+		case refRelease:
+			changes = append(changes, job.ReleaseWork(id, op.token, job.Release{Delay: op.delay, Error: op.reason, Dead: op.dead}))
+		case refDelete:
+			deletions = append(deletions, job.Deletion{Expected: expected(id, op.generation, op.firstSeen), Force: op.force})
+		}
+	}
+	switch op := ops[0].op.(type) {
+	case refRecord:
+		for i, o := range d.store.Record(ctx, deliveries) {
+			answers[i], failures[i] = d.recorded(o)
+		}
+	case refComplete, refRelease:
+		for i, o := range d.store.ChangeLeases(ctx, changes) {
+			answers[i], failures[i] = failed(o.Err)
+		}
+	case refDelete:
+		for i, o := range d.store.Delete(ctx, deletions) {
+			answers[i], failures[i] = changing(o.Deleted, o.Err)
+		}
+	case refClaim:
+		claimed, err := d.store.Claim(ctx, d.request(op, len(jobIDs)))
+		for i, id := range jobIDs {
+			failures[i] = err
+			if at := slices.IndexFunc(claimed, func(c job.Claimed) bool { return c.Record.JobID == id }); at >= 0 {
+				answers[i] = refAnswer{lease: leaseOf(&claimed[at].Lease), withBody: claimed[at].Record.Body.Data != ""}
+			}
+		}
+	default:
+		panic(fmt.Sprintf("there is no call for several of %T", op))
+	}
+	return answers, failures
+}
+
+func (d driver) request(op refClaim, most int) job.ClaimRequest {
+	return job.ClaimRequest{RequestID: op.request, Caller: op.caller, Max: most, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20}
+}
+
 func expected(jobID string, generation, firstSeen int64) job.Expected {
 	return job.Expected{JobID: jobID, Generation: generation, FirstSeen: time.UnixMilli(firstSeen).UTC()}
 }
@@ -394,7 +449,7 @@ func changing(changed bool, err error) (refAnswer, error) {
 
 // claim claims the job, and tells whether the lease was granted to this very call.
 func (d driver) claim(ctx context.Context, jobID string, op refClaim) (_ refAnswer, granted bool, _ error) {
-	claimed, err := d.store.Claim(ctx, job.ClaimRequest{RequestID: op.request, Caller: op.caller, Max: 1, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20})
+	claimed, err := d.store.Claim(ctx, d.request(op, 1))
 	if err != nil || len(claimed) == 0 {
 		return refAnswer{}, false, err
 	}

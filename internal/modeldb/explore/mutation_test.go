@@ -74,6 +74,11 @@ var mutations = []mutation{
 	},
 
 	{
+		name: "a release among others that were made counts as not made",
+		file: inStore + "leaseround.go", from: "h.among = h.among || b.matched > 0", to: "_ = b.matched",
+		scenario: "release both × requeue by force and record",
+	},
+	{
 		name: "an expectation is removed by the id of its job alone",
 		file: inStore + "expectation.go", from: "s.expected.DeleteOne(tracked, thatVery(e))", to: `s.expected.DeleteOne(tracked, thatVery(e)[:1])`,
 		scenario: "expect × delete, then expect",

@@ -17,6 +17,7 @@ type scenario struct {
 	core   bool // explored with two faults, on a replica set, in the short form too
 	long   bool // explored in the long form alone
 	calm   bool // explored without faults alone
+	doubts bool // that a call cannot know what became of it needs no fault
 	shared bool
 	hands  bool // the second caller, in another store, waits until the first is answered
 	pauses bool // callers pause claims, and resume them
@@ -84,6 +85,24 @@ func scenarios() []scenario {
 			}}
 	}
 	one := func(o storetest.Op) func(*caller) storetest.Op { return func(*caller) storetest.Op { return o } }
+	two := []string{"a", "b"}
+	both := func(o storetest.Op) func(*caller) {
+		return func(c *caller) { c.together(func(string) storetest.Op { return o }) }
+	}
+	completeBoth := func(c *caller) {
+		c.together(func(id string) storetest.Op { return storetest.CompleteOp(c.world.before[id].Token(), "done") })
+	}
+	releaseBoth := func(c *caller) {
+		c.together(func(id string) storetest.Op { return storetest.ReleaseOp(c.world.before[id].Token(), "failed") })
+	}
+	deleteBoth := func(c *caller) {
+		c.together(func(id string) storetest.Op { return storetest.DeleteOp(c.world.known[id], false) })
+	}
+	// moveBoth takes the lease of the second job away, and the first one where it is free.
+	moveBoth := func(c *caller) {
+		c.on(c.ctx, c.jobs[1], storetest.RequeueOp(c.world.known[c.jobs[1]], true))
+		c.do(storetest.RecordOp("two", job.ModeLeased))
+	}
 	persist := func(request string, mode job.WorkMode) func(*caller) {
 		return func(c *caller) {
 			if _, ok := c.do(storetest.RecordOp(request, mode)); !ok {
@@ -114,12 +133,17 @@ func scenarios() []scenario {
 			callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record, of a lapsed lease, one request", before: leased, later: past,
 			callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
-		{name: "record × record, of two jobs, untracked", jobs: []string{"a", "b"}, callers: callers{
-			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeUntracked), "a", "b") },
-			func(c *caller) { c.together(storetest.RecordOp("two", job.ModeUntracked), "a", "b") }}},
-		{name: "record × record, of two jobs, leased", long: true, jobs: []string{"a", "b"}, callers: callers{
-			func(c *caller) { c.together(storetest.RecordOp("one", job.ModeLeased), "a", "b") },
-			func(c *caller) { c.together(storetest.RecordOp("two", job.ModeLeased), "a", "b") }}},
+		{name: "record × record, of two jobs, untracked", jobs: two, callers: callers{
+			both(storetest.RecordOp("one", job.ModeUntracked)), both(storetest.RecordOp("two", job.ModeUntracked))}},
+		{name: "record × record, of two jobs, leased", long: true, jobs: two, callers: callers{
+			both(storetest.RecordOp("one", job.ModeLeased)), both(storetest.RecordOp("two", job.ModeLeased))}},
+		{name: "claim × claim, of two jobs", long: true, jobs: two, before: queued, callers: callers{both(storetest.ClaimOp("one")), both(storetest.ClaimOp("two"))}},
+		{name: "complete both × requeue by force", jobs: two, before: leased, callers: callers{completeBoth, requeue(true)}},
+		{name: "complete both × requeue by force and record", long: true, jobs: two, before: leased, callers: callers{completeBoth, moveBoth}},
+		{name: "release both × requeue by force and record", calm: true, doubts: true, jobs: two, before: leased, callers: callers{releaseBoth, moveBoth}},
+		{name: "release both × requeue by force and record, with faults", long: true, doubts: true, jobs: two, before: leased,
+			callers: callers{releaseBoth, moveBoth}},
+		{name: "delete both × record", jobs: two, before: queued, later: time.Second, callers: callers{deleteBoth, record("two", job.ModeUntracked)}},
 		{name: "record × record, in one store", shared: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record × record, leased", long: true, callers: callers{
 			record("one", job.ModeLeased), record("two", job.ModeLeased), record("one", job.ModeLeased)}},
@@ -330,12 +354,16 @@ func (c *caller) cancel() bool {
 	return err == nil
 }
 
-// together records several jobs in one call.
-func (c *caller) together(o storetest.Op, jobIDs ...string) {
+// together does operations of one kind on all jobs in one call.
+func (c *caller) together(op func(jobID string) storetest.Op) {
+	ops := make([]storetest.Op, len(c.jobs))
+	for i, id := range c.jobs {
+		ops[i] = op(id)
+	}
 	from, at := c.begin(c.number)
-	answers, failures := storetest.RecordTogether(c.ctx, c.store, event, jobIDs, o)
-	for i, id := range jobIDs {
-		c.end(c.number, id, from, at, o, answers[i], failures[i])
+	answers, failures := storetest.DoTogether(c.ctx, c.store, event, c.jobs, ops)
+	for i, id := range c.jobs {
+		c.end(c.number, id, from, at, ops[i], answers[i], failures[i])
 	}
 }
 

@@ -39,12 +39,13 @@ type world struct {
 	born   time.Time
 	runs   int
 	began  int // the sequence of what came before a run
-	// What a run begins with: the data, the clock, the calls that came before and what the last of them answered.
+	// What a run begins with: the data, the clock, and for each job the calls that came before, what the last of them answered, and the
+	// job as it was read then.
 	data   modeldb.Snapshot
 	now    time.Time
-	past   []made
-	before storetest.Answer
-	known  job.Expected
+	past   map[string][]made
+	before map[string]storetest.Answer
+	known  map[string]job.Expected
 	// token is that of the poller that has the job.
 	token string
 	// hurt is set once a client may have lost its connections, worn once the stores are not what they were any more.
@@ -302,14 +303,17 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[
 		}
 		w.token = o.Jobs[0].Token
 	}
-	for _, o := range w.scenario.before {
-		w.before, _ = setup.do(o)
-	}
-	if r, err := setup.store.Get(setup.ctx, w.jobs[0], false); err == nil {
-		w.known = job.ExpectedOf(&r)
+	w.before, w.known = map[string]storetest.Answer{}, map[string]job.Expected{}
+	for _, id := range w.jobs {
+		for _, o := range w.scenario.before {
+			w.before[id], _ = setup.on(setup.ctx, id, o)
+		}
+		if r, err := setup.store.Get(setup.ctx, id, false); err == nil {
+			w.known[id] = job.ExpectedOf(&r)
+		}
 	}
 	w.advance(w.later)
-	w.data, w.now, w.past, w.began = w.db.Snapshot(), w.clock.Now(), w.calls[w.jobs[0]], w.sequence
+	w.data, w.now, w.past, w.began = w.db.Snapshot(), w.clock.Now(), w.calls, w.sequence
 	return w
 }
 
@@ -337,9 +341,12 @@ func (w *world) reset() {
 		}
 	}
 	n := len(w.scenario.callers)
-	w.play = &play{calls: map[string][]made{w.jobs[0]: slices.Clone(w.past)}, hand: make(chan storetest.Answer, 1),
+	w.play = &play{calls: map[string][]made{}, hand: make(chan storetest.Answer, 1),
 		sequence: w.began, outcome: make([]string, n),
 		progress: progress{make([]int, n), make([]string, n), make([]bool, n), make([]bool, n), 0}}
+	for id, calls := range w.past {
+		w.calls[id] = slices.Clone(calls)
+	}
 	for i := range w.stores {
 		w.seen, w.nows = append(w.seen, [32]byte{byte(i)}), append(w.nows, []time.Time{w.now})
 	}
@@ -356,7 +363,7 @@ const (
 func (w *world) start() {
 	w.db.Hold(true)
 	for i, act := range w.scenario.callers {
-		c := &caller{world: w, number: i, store: w.stores[i%len(w.stores)], before: w.before, known: w.known}
+		c := &caller{world: w, number: i, store: w.stores[i%len(w.stores)], before: w.before[w.jobs[0]], known: w.known[w.jobs[0]]}
 		c.ctx, c.leave = context.WithCancel(context.Background())
 		w.play.callers = append(w.play.callers, c)
 		w.seed(i % len(w.stores))
@@ -563,7 +570,7 @@ func (w *world) judge() (outcome string, err error) {
 			}
 			calls = append(calls, c.Call)
 		}
-		if err := w.explain(calls, end); err != nil && !w.echoed(calls, end) {
+		if err := w.explain(calls, end); err != nil && !w.echoed(calls, len(w.past[id]), end) {
 			problems = append(problems, fmt.Sprintf("%s: %v", id, err))
 		}
 		if problems = append(problems, firsts(calls)...); w.awaits {
@@ -606,12 +613,12 @@ func (w *world) ids() (ids []string) {
 // echoed tells whether the history is explained by a delivery that was made again after a deletion: a standalone server does not
 // know a write again that its client has repeated, and one whose connection was cut may come after both. docs/operations.md says
 // so.
-func (w *world) echoed(calls []storetest.Call, end *job.Record) bool {
+func (w *world) echoed(calls []storetest.Call, past int, end *job.Record) bool {
 	if w.kind != modeldb.Standalone || !slices.ContainsFunc(calls, func(c storetest.Call) bool { return c.Op.Deletes() }) {
 		return false
 	}
 	again := slices.Clone(calls)
-	for _, c := range calls[len(w.past):] {
+	for _, c := range calls[past:] {
 		if c.Op.Records() && !c.Unknown {
 			c.Unknown, c.Nows = true, slices.Concat(w.nows...)
 			again = append(again, c)
