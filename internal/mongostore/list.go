@@ -124,7 +124,7 @@ func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err err
 	}
 	defer done()
 	if prefix != "" {
-		return s.countUnder(ctx, prefix)
+		return s.countEach(ctx, &job.ListQuery{Order: job.ByID, Filter: job.Filter{Prefix: prefix}})
 	}
 	c.States = make(map[job.WorkState]job.Count)
 	for _, state := range job.TrackedStates {
@@ -135,20 +135,9 @@ func (s *Store) Count(ctx context.Context, prefix string) (c job.Counts, err err
 	if c.Conflicts, err = s.countAlong(ctx, job.Filter{Conflicts: true}); err != nil {
 		return c, err
 	}
-	filter, sort, index := listFilter(&job.ListQuery{})
-	among := mongo.Pipeline{{{Key: "$match", Value: filter}}, {{Key: "$sort", Value: sort}}, {{Key: "$limit", Value: job.MaxCountExamined}}}
-	examined, err := s.count(ctx, s.coll, index, among)
-	if err != nil {
-		return c, err
-	}
-	n, err := s.count(ctx, s.coll, index, append(among, bson.D{{Key: "$match", Value: bson.D{{Key: fieldWork, Value: bson.D{{Key: "$exists", Value: false}}}}}}))
-	if err != nil {
-		return c, err
-	}
-	untracked := job.CountOf(n)
-	untracked.More = untracked.More || examined == job.MaxCountExamined
-	c.States[job.StateUntracked] = untracked
-	return c, nil
+	among, err := s.countEach(ctx, &job.ListQuery{})
+	c.States[job.StateUntracked] = among.States[job.StateUntracked]
+	return c, err
 }
 
 func (s *Store) countAlong(ctx context.Context, f job.Filter) (job.Count, error) {
@@ -157,16 +146,21 @@ func (s *Store) countAlong(ctx context.Context, f job.Filter) (job.Count, error)
 	return job.CountOf(n), err
 }
 
-// countUnder counts along the ids: nothing else tells which jobs are under the prefix, and in which state.
-func (s *Store) countUnder(ctx context.Context, prefix string) (job.Counts, error) {
+// countEach looks at one job after the other, along a list: nothing else tells which are under a prefix, and in which state, nor which
+// are untracked.
+func (s *Store) countEach(ctx context.Context, q *job.ListQuery) (job.Counts, error) {
+	filter, sort, index := listFilter(q)
+	if q.Order == job.ByID {
+		filter = bson.D{{Key: fieldJobID, Value: beginsWith(q.Prefix)}}
+	}
 	conflicts := bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$gt", Value: bson.A{"$" + fieldConflicts, 0}}}, 1, 0}}}
 	var groups []struct {
 		State        bson.RawValue `bson:"_id"`
 		N, Conflicts int64
 	}
-	err := s.aggregate(ctx, s.coll, indexName, &groups, mongo.Pipeline{
-		{{Key: "$match", Value: bson.D{{Key: fieldJobID, Value: beginsWith(prefix)}}}},
-		{{Key: "$sort", Value: bson.D{{Key: fieldJobID, Value: 1}}}},
+	err := s.aggregate(ctx, s.coll, index, &groups, mongo.Pipeline{
+		{{Key: "$match", Value: filter}},
+		{{Key: "$sort", Value: sort}},
 		{{Key: "$limit", Value: job.MaxCountExamined}},
 		{{Key: "$group", Value: bson.D{
 			{Key: "_id", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workState), job.StateUntracked.String()}}}},
