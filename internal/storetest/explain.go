@@ -142,7 +142,8 @@ func Resume(ctx context.Context, store job.Store, event, jobID string, o Op) (An
 	return answer, err
 }
 
-// DoTogether does one operation on each of several jobs in one call. The operations are of one kind, and a claim is the same for all.
+// DoTogether does one operation on each of several jobs in one call. The operations are of one kind, or all change leases, and a claim is
+// the same for all.
 func DoTogether(ctx context.Context, store job.Store, event string, jobIDs []string, ops []Op) ([]Answer, []error) {
 	d := driver{store, event}
 	answers, failures := d.together(ctx, jobIDs, ops)

@@ -396,6 +396,8 @@ func (d driver) together(ctx context.Context, jobIDs []string, ops []Op) ([]refA
 				return answers, failures
 			}
 			deliveries = append(deliveries, delivery)
+		case refRenew:
+			changes = append(changes, job.RenewLease(id, op.token, lease))
 		case refComplete:
 			changes = append(changes, job.CompleteWork(id, op.token, op.result))
 		case refRelease:
@@ -409,9 +411,11 @@ func (d driver) together(ctx context.Context, jobIDs []string, ops []Op) ([]refA
 		for i, o := range d.store.Record(ctx, deliveries) {
 			answers[i], failures[i] = d.recorded(o)
 		}
-	case refComplete, refRelease:
+	case refRenew, refComplete, refRelease:
 		for i, o := range d.store.ChangeLeases(ctx, changes) {
-			answers[i], failures[i] = failed(o.Err)
+			if answers[i], failures[i] = failed(o.Err); o.Err == nil && changes[i].Kind == job.Renewal {
+				answers[i].lease = leaseOf(&o.Lease)
+			}
 		}
 	case refDelete:
 		for i, o := range d.store.Delete(ctx, deletions) {

@@ -95,6 +95,10 @@ func scenarios() []scenario {
 	releaseBoth := func(c *caller) {
 		c.together(func(id string) storetest.Op { return storetest.ReleaseOp(c.world.before[id].Token(), "failed") })
 	}
+	tokens := func(c *caller) (a, b string) { return c.world.before["a"].Token(), c.world.before["b"].Token() }
+	of := func(a, b storetest.Op) func(string) storetest.Op {
+		return func(id string) storetest.Op { return map[string]storetest.Op{"a": a, "b": b}[id] }
+	}
 	deleteBoth := func(c *caller) {
 		c.together(func(id string) storetest.Op { return storetest.DeleteOp(c.world.known[id], false) })
 	}
@@ -143,6 +147,15 @@ func scenarios() []scenario {
 		{name: "release both × requeue by force and record", calm: true, doubts: true, jobs: two, before: leased, callers: callers{releaseBoth, moveBoth}},
 		{name: "release both × requeue by force and record, with faults", long: true, doubts: true, jobs: two, before: leased,
 			callers: callers{releaseBoth, moveBoth}},
+		{name: "renew and release × complete and renew, of two jobs", doubts: true, jobs: two, before: leased, callers: callers{
+			func(c *caller) {
+				a, b := tokens(c)
+				c.together(of(storetest.RenewOp(a), storetest.ReleaseOp(b, "failed")))
+			},
+			func(c *caller) {
+				a, b := tokens(c)
+				c.together(of(storetest.CompleteOp(a, "done"), storetest.RenewOp(b)))
+			}}},
 		{name: "delete both × record", jobs: two, before: queued, later: time.Second, callers: callers{deleteBoth, record("two", job.ModeUntracked)}},
 		{name: "record × record, in one store", shared: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record × record, leased", long: true, callers: callers{
