@@ -96,18 +96,20 @@ func New(cfg Config, store Store) *Keeper {
 // Report is what a pass came to.
 type Report struct{ Payloads, Jobs, Examined int }
 
-// Run makes a pass every minute until ctx ends. What fails is logged, and tried again with the next one.
+// Run makes a pass every minute until ctx ends. What fails is logged, and tried again.
 func (k *Keeper) Run(ctx context.Context) {
 	if len(k.rules) == 0 {
 		return
 	}
 	for {
-		switch r, err := k.Pass(ctx); {
-		case ctx.Err() != nil:
+		r, err := k.Pass(ctx)
+		if ctx.Err() != nil {
 			return
-		case err != nil:
-			k.cfg.Logger.Warn("retention could not go on; it is tried again", "error", err)
-		case r.Payloads+r.Jobs > 0:
+		}
+		if err != nil {
+			k.cfg.Logger.Warn("retention could not do all; it is tried again", "error", err)
+		}
+		if r.Payloads+r.Jobs > 0 {
 			k.cfg.Logger.Info("retention", "payloads_dropped", r.Payloads, "jobs_removed", r.Jobs, "examined", r.Examined)
 		}
 		if sleep(ctx, every) != nil {
@@ -125,7 +127,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Pass does what is to be done by now, from where the pass before ended.
+// Pass does what is to be done by now, from where the pass before ended. What fails keeps nothing else from being done: a job that
+// could not be changed is tried again when all is looked at from the beginning.
 func (k *Keeper) Pass(ctx context.Context) (sum Report, err error) {
 	now := k.cfg.Now()
 	if now.Sub(k.began) >= wholeEvery {
@@ -135,20 +138,20 @@ func (k *Keeper) Pass(ctx context.Context) (sum Report, err error) {
 		}
 	}
 	for _, r := range k.rules {
-		if err := k.apply(ctx, r, now.Add(-r.age), &sum); err != nil {
-			return sum, fmt.Errorf("%v jobs: %w", r.state, err)
+		if failed := k.apply(ctx, r, now.Add(-r.age), &sum); failed != nil {
+			err = errors.Join(err, fmt.Errorf("%v jobs: %w", r.state, failed))
 		}
 	}
-	return sum, nil
+	return sum, err
 }
 
-// apply goes through the jobs of a rule that were first seen before the time.
+// apply goes through the jobs of a rule that were first seen before the time. It ends early where many fail.
 func (k *Keeper) apply(ctx context.Context, r *rule, before time.Time, sum *Report) error {
-	for {
+	for failed := (failures{}); ; {
 		page, err := k.store.List(ctx, job.ListQuery{Filter: job.Filter{State: r.state, SeenBefore: job.Millis(before)}, Order: job.OldestFirst,
 			Size: part, After: r.from})
 		if err != nil {
-			return err
+			return errors.Join(failed.err(), err)
 		}
 		sum.Examined += page.Examined
 		var old []job.Deletion
@@ -157,37 +160,51 @@ func (k *Keeper) apply(ctx context.Context, r *rule, before time.Time, sum *Repo
 				old = append(old, job.Deletion{Expected: job.ExpectedOf(j), Kind: r.kind, ActiveBefore: before, Deliveries: j.Deliveries})
 			}
 		}
-		if err := k.delete(ctx, r, old, sum); err != nil {
-			return err
-		}
+		k.delete(ctx, r, old, sum, &failed)
 		if page.Next == (job.Place{}) {
 			if n := len(page.Jobs); n > 0 {
 				r.from = job.PlaceOf(&page.Jobs[n-1])
 			}
-			return nil
+			return failed.err()
 		}
 		r.from = page.Next
+		if failed.n >= part {
+			return failed.err()
+		}
 		if err := k.cfg.pause(ctx); err != nil {
-			return err
+			return errors.Join(failed.err(), err)
 		}
 	}
 }
 
-func (k *Keeper) delete(ctx context.Context, r *rule, old []job.Deletion, sum *Report) error {
-	if len(old) == 0 {
+// failures are the deletions of a pass by one rule that failed, and the first of them.
+type failures struct {
+	n     int
+	jobID string
+	first error
+}
+
+func (f *failures) err() error {
+	if f.n == 0 {
 		return nil
 	}
+	return fmt.Errorf("%d could not be changed, such as %q: %w", f.n, f.jobID, f.first)
+}
+
+func (k *Keeper) delete(ctx context.Context, r *rule, old []job.Deletion, sum *Report, failed *failures) {
+	if len(old) == 0 {
+		return
+	}
 	done := 0
-	var failed error
 	for i, o := range k.store.Delete(ctx, old) {
 		switch {
 		case o.Deleted:
 			done++
 		case o.Err == nil, errors.Is(o.Err, job.ErrWrongState): // gone, or in use again
-		case errors.Is(o.Err, job.ErrRecordUnusable):
-			k.cfg.Logger.Warn("retention leaves a job alone that cannot be used", "job_id", old[i].JobID, "error", o.Err)
 		default:
-			failed = o.Err
+			if failed.n++; failed.n == 1 {
+				failed.jobID, failed.first = old[i].JobID, o.Err
+			}
 		}
 	}
 	payloads, jobs := done, 0
@@ -198,5 +215,4 @@ func (k *Keeper) delete(ctx context.Context, r *rule, old []job.Deletion, sum *R
 	if k.cfg.Dropped != nil && done > 0 {
 		k.cfg.Dropped(payloads, jobs)
 	}
-	return failed
 }

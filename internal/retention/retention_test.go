@@ -197,6 +197,83 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// refusing is a store that refuses the deletions of some jobs.
+type refusing struct {
+	*sqlitestore.Store
+	refuses func(d job.Deletion) bool
+	err     error
+	refused int
+}
+
+func (s *refusing) Delete(ctx context.Context, ds []job.Deletion) []job.DeleteOutcome {
+	out := make([]job.DeleteOutcome, len(ds))
+	for i := range ds {
+		if s.refuses(ds[i]) {
+			out[i].Err = s.err
+			s.refused++
+		} else {
+			out[i] = s.Store.Delete(ctx, ds[i:i+1])[0]
+		}
+	}
+	return out
+}
+
+// TestRefusedJobs: what the store refuses of one job, or of one kind, holds up neither the jobs behind it nor the other rules, and is told
+// once. It is tried again the next day.
+func TestRefusedJobs(t *testing.T) {
+	one := func(d job.Deletion) bool { return d.JobID == "untracked" }
+	for name, c := range map[string]struct {
+		refuses func(d job.Deletion) bool
+		err     error
+		want    []string // in the order of the states
+	}{
+		"a payload": {one, errors.New("a validator"), []string{"all", "decision", "decision"}},
+		"unusable":  {one, fmt.Errorf("%w: odd", job.ErrRecordUnusable), []string{"all", "decision", "decision"}},
+		"unknown":   {one, fmt.Errorf("%w: strange", job.ErrOutcomeUnknown), []string{"all", "decision", "decision"}},
+		"moving":    {one, fmt.Errorf("%w: it changes all the time", job.ErrUnavailable), []string{"all", "decision", "decision"}},
+		"removals": {func(d job.Deletion) bool { return d.Kind == job.DeleteJob }, errors.New("not authorized"),
+			[]string{"decision", "decision", "decision"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			finished := []job.WorkState{job.StateUntracked, job.StateCompleted, job.StateDead}
+			for _, state := range finished {
+				w.record(state.String(), state)
+			}
+			for i := range part {
+				w.record(fmt.Sprint("behind", i), job.StateUntracked)
+			}
+			policy := Policy{Payload: day, Dead: day}
+			if name == "removals" {
+				policy.Job = day
+			}
+			store := &refusing{Store: w.Store, refuses: c.refuses, err: c.err}
+			k := w.keeper(policy, store)
+			w.clock.Advance(2 * day)
+			_, err := k.Pass(t.Context())
+			if !errors.Is(err, c.err) {
+				t.Errorf("the pass: %v, want %v", err, c.err)
+			}
+			var got []string
+			for _, state := range finished {
+				got = append(got, w.has(state.String()))
+			}
+			if last := fmt.Sprint("behind", part-1); !slices.Equal(got, c.want) || w.has(last) != "decision" {
+				t.Errorf("%v, and %s behind; want %v", got, w.has(last), c.want)
+			}
+			before := store.refused
+			if _, err := k.Pass(t.Context()); store.refused > before && name != "removals" {
+				t.Errorf("tried again at once: %v", err)
+			}
+			store.refuses = func(job.Deletion) bool { return false }
+			w.clock.Advance(day)
+			if _, err := k.Pass(t.Context()); err != nil || w.has("untracked") == "all" {
+				t.Errorf("the next day: %v, %s", err, w.has("untracked"))
+			}
+		})
+	}
+}
+
 // TestRunEnds runs until its context ends.
 func TestRunEnds(t *testing.T) {
 	w := newWorld(t)
