@@ -71,11 +71,9 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 		a.metrics.asked(otherHosts, outcomeRefused)
 		return client.Polled{}, fmt.Errorf("the host %.100q is not one that may be polled; list it under hosts", nameOf(u))
 	}
-	if wait := time.UnixMilli(h.quietUntil.Load()).Sub(a.now()); wait > 0 {
-		return client.Polled{After: wait}, fmt.Errorf("%s was not asked, since it has answered with 429 a moment ago", h.Name)
-	}
 	polled, err := a.ask(ctx, h, u)
 	switch {
+	case errors.Is(err, errQuiet):
 	case err != nil:
 		a.metrics.asked(h.Name, outcomeFailed)
 	case polled.Delivery != nil:
@@ -86,10 +84,37 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 	return polled, err
 }
 
+// errQuiet: a host is left alone for a while.
+var errQuiet = errors.New("was not asked, since it has answered with 429 a moment ago")
+
+// quiet is an error for as long as the host is to be left alone.
+func (a *Asker) quiet(h *host) (client.Polled, error) {
+	if wait := time.UnixMilli(h.quietUntil.Load()).Sub(a.now()); wait > 0 {
+		return client.Polled{After: wait}, fmt.Errorf("%s %w", h.Name, errQuiet)
+	}
+	return client.Polled{}, nil
+}
+
+// leaveAlone leaves the host alone until then, unless it is to be left alone for longer.
+func (h *host) leaveAlone(until time.Time) {
+	for ms := until.UnixMilli(); ; {
+		before := h.quietUntil.Load()
+		if before >= ms || h.quietUntil.CompareAndSwap(before, ms) {
+			return
+		}
+	}
+}
+
 // ask makes the request, and reads the answer.
 func (a *Asker) ask(ctx context.Context, h *host, u *url.URL) (client.Polled, error) {
+	if polled, err := a.quiet(h); err != nil {
+		return polled, err
+	}
 	if err := h.limit.Wait(ctx); err != nil {
 		return client.Polled{}, errors.New("too many jobs of the host are overdue for its rate")
+	}
+	if polled, err := a.quiet(h); err != nil { // by what was answered meanwhile
+		return polled, err
 	}
 	req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: make(http.Header)}).WithContext(ctx)
 	if u.Scheme == "https" {
@@ -113,7 +138,7 @@ func (a *Asker) ask(ctx context.Context, h *host, u *url.URL) (client.Polled, er
 	defer resp.Body.Close()
 	after := retryAfter(resp.Header.Get("Retry-After"), a.now())
 	if resp.StatusCode == http.StatusTooManyRequests { // which is said of all that we ask
-		h.quietUntil.Store(a.now().Add(min(after, maxQuiet)).UnixMilli())
+		h.leaveAlone(a.now().Add(min(after, maxQuiet)))
 	}
 	switch {
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:

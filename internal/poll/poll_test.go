@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -177,6 +178,43 @@ func TestTooManyRequests(t *testing.T) {
 			t.Errorf("another host: %v", err)
 		}
 	}
+}
+
+// tripper answers in a provider's place.
+type tripper func() *http.Response
+
+func (f tripper) RoundTrip(*http.Request) (*http.Response, error) { return f(), nil }
+
+// TestTooManyRequestsWhileOthersWait: a 429 keeps the polls from being made that wait for the rate of the host by then, and no later
+// answer shortens the time that it has asked for.
+func TestTooManyRequestsWhileOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := asker(t, "- host: p.example\n  over: 'true'\n  rate: 1\n")
+		var asked atomic.Int32
+		a.public = tripper(func() *http.Response {
+			resp := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{}, Body: http.NoBody}
+			if asked.Add(1) == 1 {
+				resp.Header.Set("Retry-After", "300")
+			}
+			time.Sleep(2500 * time.Millisecond) // by when two more are asked
+			return resp
+		})
+		var polls sync.WaitGroup
+		for range 40 {
+			polls.Go(func() {
+				if _, _, err := a.about("https://p.example/jobs/1"); err == nil {
+					t.Error("a poll went well")
+				}
+			})
+		}
+		polls.Wait()
+		if n := asked.Load(); n != 3 {
+			t.Errorf("asked %d times, want 3: before the first answer", n)
+		}
+		if _, after, err := a.about("https://p.example/jobs/1"); err == nil || after < 4*time.Minute || asked.Load() != 3 {
+			t.Errorf("to be asked again after %v: %v", after, err)
+		}
+	})
 }
 
 // TestOddAnswers: what an answer may be is bounded, nothing of it is in an error, and what is odd about it keeps no job from being recorded.
