@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -31,6 +32,8 @@ type Host struct {
 
 	// Name is the name, or NAME:PORT for another port than that of the scheme. What is configured goes to it alone.
 	Name string
+	// Paths are what may be asked: one that ends in a slash is a beginning, any other a whole path. Without any, everything.
+	Paths []string
 	// HeadersFiles are files that hold values of headers, by the headers' names. They are sent over https alone.
 	HeadersFiles map[string]string
 	// Rate is how many requests a second are made at most. Default 1.
@@ -52,7 +55,7 @@ func Parse(path string, node *yaml.Node) ([]Host, error) {
 		h := &hosts[i]
 		h.at = fmt.Sprintf("%s:%d", path, n.Line)
 		err := config.Fields(path, fmt.Sprintf("host %d", i+1), n, map[string]any{
-			"host": &h.Name, "headers_files": &h.HeadersFiles, "rate": &h.Rate, "over": &h.Over, "event": &h.Event, "status": &h.Status,
+			"host": &h.Name, "paths": &h.Paths, "headers_files": &h.HeadersFiles, "rate": &h.Rate, "over": &h.Over, "event": &h.Event, "status": &h.Status,
 			"allow_private": &h.AllowPrivate,
 		})
 		if err != nil {
@@ -99,6 +102,14 @@ func (h Host) compile() (*host, error) {
 	if name, standard := strings.CutSuffix(h.Name, ":443"); standard {
 		return nil, h.wrong("host", fmt.Errorf("must be without the port of its scheme: %s", name))
 	}
+	if h.Paths != nil && len(h.Paths) == 0 {
+		return nil, h.wrong("paths", errors.New("is empty; leave it out for every path"))
+	}
+	for _, p := range h.Paths {
+		if !strings.HasPrefix(p, "/") {
+			return nil, h.wrong("paths", fmt.Errorf("%q must begin with a slash", p))
+		}
+	}
 	if !(h.Rate >= 0) || math.IsInf(h.Rate, 1) { // not a number, for example
 		return nil, h.wrong("rate", errors.New("must be a number above zero"))
 	}
@@ -127,6 +138,17 @@ func (h Host) compile() (*host, error) {
 	}
 	_, err := out.headers()
 	return out, err
+}
+
+// mayAsk tells whether the URL is of a path that may be asked. One that a server may read as another path is none.
+func (h *host) mayAsk(u *url.URL) bool {
+	if len(h.Paths) == 0 {
+		return true
+	}
+	odd := u.RawPath != "" || strings.ContainsAny(u.Path, `;\`) || strings.TrimSuffix(u.Path, "/") != strings.TrimSuffix(path.Clean(u.Path), "/")
+	return !odd && slices.ContainsFunc(h.Paths, func(p string) bool {
+		return u.Path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(u.Path, p)
+	})
 }
 
 // headers reads the values of the headers, which may have changed since the last time.

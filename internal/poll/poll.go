@@ -71,6 +71,10 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 		a.metrics.asked(otherHosts, outcomeRefused)
 		return client.Polled{}, fmt.Errorf("the host %.100q is not one that may be polled; list it under hosts", nameOf(u))
 	}
+	if !h.mayAsk(u) {
+		a.metrics.asked(otherHosts, outcomeRefused)
+		return client.Polled{}, fmt.Errorf("the path of the status URL is not one that may be polled; list it under paths of %s", h.Name)
+	}
 	polled, err := a.ask(ctx, h, u)
 	switch {
 	case errors.Is(err, errQuiet):

@@ -337,6 +337,26 @@ func TestRefusedHosts(t *testing.T) {
 	}
 }
 
+// TestPaths: of a host that is listed with paths, nothing else is asked, however a URL is written.
+func TestPaths(t *testing.T) {
+	p := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}}
+	s := httptest.NewServer(p)
+	defer s.Close()
+	a := asker(t, fmt.Sprintf("- host: %s\n  allow_private: true\n  paths: [/v1/jobs/, /status]\n  %s", strings.TrimPrefix(s.URL, "http://"), over))
+	for path, may := range map[string]bool{
+		"/v1/jobs/1": true, "/v1/jobs/": true, "/status": true, "/status?job=1": true, "/v1/jobs/a%20b": true, "/v1/jobs/a/": true,
+		"": false, "/": false, "/v1/jobs": false, "/v1/invoices/1": false, "/V1/jobs/1": false, "/statuses": false, "/status/1": false, "//v1/jobs/1": false,
+		"/v1/jobs/../invoices/1": false, "/v1/jobs/%2e%2e/invoices/1": false, "/v1/jobs/..%2finvoices": false, "/v1/jobs/..;/invoices": false,
+		"/v1/jobs//../x": false, "/v1/jobs/.": false, "/v1/jobs/..": false, `/v1/jobs/..\invoices`: false, "/v1/jobs/1;x=/../../": false, "?/v1/jobs/1": false,
+	} {
+		before := len(p.requests)
+		_, _, err := a.about(s.URL + path)
+		if (err == nil) != may || (len(p.requests) > before) != may {
+			t.Errorf("%s: asked %t, %v; may be asked: %t", path, len(p.requests) > before, err, may)
+		}
+	}
+}
+
 func TestPublic(t *testing.T) {
 	for _, a := range []string{"8.8.8.8", "93.184.216.34", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1", "172.32.0.1", "100.128.0.1"} {
 		if !public(netip.MustParseAddr(a)) {
@@ -420,6 +440,8 @@ func TestBadHosts(t *testing.T) {
 		"no over":      {"- {host: p.example}", "over of p.example: is empty"},
 		"bad over":     {"- {host: p.example, over: 'body.state =='}", "over of p.example"},
 		"not a truth":  {"- {host: p.example, over: '\"x\"'}", "over of p.example"},
+		"bad path":     {"- {host: p.example, over: 'true', paths: [v1/jobs]}", "paths of p.example: \"v1/jobs\""},
+		"no paths":     {"- {host: p.example, over: 'true', paths: []}", "paths of p.example"},
 		"rate":         {"- {host: p.example, over: 'true', rate: -1}", "rate of p.example"},
 		"no rate":      {"- {host: p.example, over: 'true', rate: .nan}", "rate of p.example"},
 		"any rate":     {"- {host: p.example, over: 'true', rate: .inf}", "rate of p.example"},
