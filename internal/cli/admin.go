@@ -356,13 +356,14 @@ object a line: the queries to those who may poll or administer.`,
 				"overdue":  joboncev1.ExpectationFilter_EXPECTATION_FILTER_OVERDUE,
 				"given-up": joboncev1.ExpectationFilter_EXPECTATION_FILTER_GIVEN_UP,
 			}[which.Value]}
-			rows := [][]string{expectationColumns}
-			err := eachPage(cmd.Context(), conn, limit.Value, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
+			table := pagedTable{w: cmd.OutOrStdout(), header: expectationColumns}
+			return eachPage(cmd.Context(), conn, limit.Value, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
 				req.PageSize = size
 				resp, err := c.ListExpectations(ctx, req)
 				if err != nil {
 					return 0, false, err
 				}
+				var rows [][]string
 				for _, e := range resp.GetExpectations() {
 					if conn.output.Value == outputJSON {
 						if err := printJSON(cmd.OutOrStdout(), e); err != nil {
@@ -373,12 +374,8 @@ object a line: the queries to those who may poll or administer.`,
 					rows = append(rows, expectationRow(e))
 				}
 				req.PageToken = resp.GetNextPageToken()
-				return len(resp.GetExpectations()), req.GetPageToken() != "", nil
+				return len(resp.GetExpectations()), req.GetPageToken() != "", table.print(rows)
 			})
-			if err != nil || len(rows) == 1 {
-				return err
-			}
-			return table(cmd.OutOrStdout(), rows)
 		},
 	}
 	cmd.Flags().Var(&which, "show", "those that are overdue, those that were given up, or all that are expected")

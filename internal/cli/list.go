@@ -110,14 +110,14 @@ job a line, without payload and result. The error and the conflict of a job are 
 }
 
 func listJobs(cmd *cobra.Command, conn *connection, req *joboncev1.ListJobsRequest, limit int) error {
-	rows := [][]string{{"JOB_ID", "STATE", "FIRST_SEEN", "DELIVERIES", "ATTEMPTS", "EVENT", "STATUS", "NOTE"}}
-	listed := 0
-	err := eachPage(cmd.Context(), conn, limit, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
+	table := pagedTable{w: cmd.OutOrStdout(), header: []string{"JOB_ID", "STATE", "FIRST_SEEN", "DELIVERIES", "ATTEMPTS", "EVENT", "STATUS", "NOTE"}}
+	return eachPage(cmd.Context(), conn, limit, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
 		req.PageSize = size
 		resp, err := c.ListJobs(ctx, req)
 		if err != nil {
 			return 0, false, err
 		}
+		var rows [][]string
 		for _, j := range resp.GetJobs() {
 			if conn.output.Value == outputJSON {
 				if err := printJSON(cmd.OutOrStdout(), j); err != nil {
@@ -127,14 +127,9 @@ func listJobs(cmd *cobra.Command, conn *connection, req *joboncev1.ListJobsReque
 			}
 			rows = append(rows, jobRow(j))
 		}
-		listed += len(resp.GetJobs())
 		req.PageToken = resp.GetNextPageToken()
-		return len(resp.GetJobs()), req.GetPageToken() != "", nil
+		return len(resp.GetJobs()), req.GetPageToken() != "", table.print(rows)
 	})
-	if err != nil || conn.output.Value == outputJSON || listed == 0 {
-		return err
-	}
-	return table(cmd.OutOrStdout(), rows)
 }
 
 // eachPage calls page until there is no more, or limit items were had; 0 is no limit.

@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -15,13 +16,31 @@ const minColumn = 8
 // table prints rows under a header in columns. On a terminal the widest columns are cut so that a row fits on a line;
 // elsewhere nothing is cut.
 func table(w io.Writer, rows [][]string) error {
-	widths := make([]int, len(rows[0]))
+	return (&pagedTable{w: w, header: rows[0]}).print(rows[1:])
+}
+
+// pagedTable prints a table page by page. Each column is as wide as the widest cell of it so far.
+type pagedTable struct {
+	w      io.Writer
+	header []string
+	widest []int // nil before the first page
+}
+
+// print prints a page, the first one that is not empty under the header.
+func (t *pagedTable) print(rows [][]string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	if t.widest == nil {
+		t.widest, rows = make([]int, len(t.header)), append([][]string{t.header}, rows...)
+	}
 	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+			t.widest[i] = max(t.widest[i], utf8.RuneCountInString(cell))
 		}
 	}
-	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+	widths := slices.Clone(t.widest)
+	if file, ok := t.w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		if columns, _, err := term.GetSize(int(file.Fd())); err == nil {
 			fit(widths, columns)
 		}
@@ -35,7 +54,7 @@ func table(w io.Writer, rows [][]string) error {
 		}
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(t.w, b.String())
 	return err
 }
 
