@@ -135,7 +135,7 @@ func (p *Poller) Run(ctx context.Context) {
 	}
 }
 
-// one polls one job, records what came of it, and gives it back.
+// one polls one job, gives it back, and records what it has heard.
 func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Time) {
 	e := j.GetExpectation()
 	log := p.cfg.Logger.With("job_id", e.GetJobId())
@@ -150,21 +150,41 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	if polled.After > 0 {
 		report.NextAfter = durationpb.New(min(polled.After, 24*time.Hour))
 	}
-	if err == nil && polled.Delivery != nil {
-		req := proto.CloneOf(polled.Delivery)
-		if req.JobId = e.GetJobId(); req.GetSource() == "" {
-			req.Source = "poll"
-		}
-		var resp *joboncev1.RecordDeliveryResponse
-		if resp, err = p.client.RecordDelivery(ctx, req); err == nil && p.cfg.Recorded != nil {
-			p.cfg.Recorded(e, resp)
-		}
-	}
-	if err != nil {
+	over := err == nil && polled.Delivery != nil
+	switch {
+	case err != nil:
 		log.Warn("a job that is overdue could not be polled; it is polled again", "error", err)
 		report.Error = storable(err.Error(), maxPollError)
+	case over: // should it not be recorded, it is polled again
+		report.NextAfter = durationpb.New(p.cfg.Lease)
+	}
+	// The report comes first: it tells whether the job is expected yet, and is polled by us.
+	resp, err := p.client.ReportPoll(ctx, report)
+	switch {
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, ErrExpectationNotFound):
+		log.Info("what a poll has heard is not recorded: the job is not expected any more, or another poller has it")
+	case err != nil && ctx.Err() == nil:
+		log.Warn("a poll could not be reported; the job comes again when its lease is over", "error", err)
+	case err == nil && over && !resp.GetRecorded():
+		p.record(ctx, e, polled.Delivery, report, log)
+	}
+}
+
+// record records what was heard of a job. Reported once more, the expectation is removed.
+func (p *Poller) record(ctx context.Context, e *joboncev1.Expectation, d *joboncev1.RecordDeliveryRequest, report *joboncev1.ReportPollRequest, log *slog.Logger) {
+	req := proto.CloneOf(d)
+	if req.JobId = e.GetJobId(); req.GetSource() == "" {
+		req.Source = "poll"
+	}
+	resp, err := p.client.RecordDelivery(ctx, req)
+	if err != nil {
+		log.Warn("a job that is overdue could not be recorded; it is polled again", "error", err)
+		return
+	}
+	if p.cfg.Recorded != nil {
+		p.cfg.Recorded(e, resp)
 	}
 	if _, err := p.client.ReportPoll(ctx, report); err != nil && !errors.Is(err, ErrLeaseLost) && !errors.Is(err, ErrExpectationNotFound) && ctx.Err() == nil {
-		log.Warn("a poll could not be reported; the job comes again when its lease is over", "error", err)
+		log.Warn("a poll that recorded a job could not be reported; the job stays listed as overdue for a while", "error", err)
 	}
 }

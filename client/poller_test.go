@@ -83,6 +83,82 @@ func TestPoller(t *testing.T) {
 	}
 }
 
+// TestPollerRecordsWhatIsExpected: what a poller hears is recorded only while the job is expected, and it has it: an operator may have
+// cancelled the expectation, or deleted the job with it, while the provider took its time.
+func TestPollerRecordsWhatIsExpected(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(t *testing.T, c *client.Client)
+		recorded  string // the source of the record in the end
+		listed    int
+	}{
+		"nothing":   {func(*testing.T, *client.Client) {}, "poll", 0},
+		"cancelled": {cancelled, "", 0},
+		"came":      {came, "webhook", 0},
+		"came and deleted": {func(t *testing.T, c *client.Client) {
+			came(t, c)
+			j, err := c.GetJob(t.Context(), "j", joboncev1.JobView_JOB_VIEW_BASIC)
+			testenv.Must(t, err)
+			_, err = c.DeleteJob(t.Context(), &joboncev1.DeleteJobRequest{JobId: "j", ExpectedGeneration: j.GetWork().GetGeneration(), ExpectedFirstSeenTime: j.GetFirstSeenTime()})
+			testenv.Must(t, err)
+		}, "", 0},
+		"expected anew": {func(t *testing.T, c *client.Client) {
+			cancelled(t, c)
+			_, err := c.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: "https://p.example/2", OverdueAfter: durationpb.New(time.Hour)})
+			testenv.Must(t, err)
+		}, "", 1},
+		"polled by another": {func(t *testing.T, c *client.Client) {
+			time.Sleep(2 * time.Minute) // the lease has ended
+			resp, err := c.ClaimOverdueJobs(t.Context(), &joboncev1.ClaimOverdueJobsRequest{MaxJobs: 1, LeaseDuration: durationpb.New(time.Hour)})
+			if err != nil || len(resp.GetJobs()) != 1 {
+				t.Fatalf("%v, %v", resp, err)
+			}
+		}, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				c2 := s.client(t)
+				_, err := c2.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: "https://p.example/1", OverdueAfter: durationpb.New(0)})
+				testenv.Must(t, err)
+				asked, answer := make(chan struct{}), make(chan struct{})
+				p, err := c2.NewPoller(func(context.Context, *joboncev1.Expectation) (client.Polled, error) {
+					asked <- struct{}{}
+					<-answer
+					return client.Polled{Delivery: &joboncev1.RecordDeliveryRequest{}}, nil
+				}, client.PollerConfig{Concurrency: 1, Logger: testenv.Logger(t)})
+				testenv.Must(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); p.Run(ctx) }()
+				<-asked
+				c.meanwhile(t, c2)
+				close(answer)
+				synctest.Wait()
+				cancel()
+				<-done
+				j, err := c2.GetJob(t.Context(), "j", joboncev1.JobView_JOB_VIEW_BASIC)
+				if j.GetSource() != c.recorded || (err == nil) != (c.recorded != "") || err != nil && !errors.Is(err, client.ErrJobNotFound) {
+					t.Errorf("recorded is %v, %v; want a record of %q", j, err, c.recorded)
+				}
+				left, err := c2.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{})
+				if err != nil || len(left.GetExpectations()) != c.listed {
+					t.Errorf("expected are %v, %v; want %d", left, err, c.listed)
+				}
+			})
+		})
+	}
+}
+
+func cancelled(t *testing.T, c *client.Client) {
+	testenv.Must(t, c.CancelExpectation(t.Context(), "j"))
+}
+
+// came records what the webhook says.
+func came(t *testing.T, c *client.Client) {
+	_, err := c.RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j", Source: "webhook"})
+	testenv.Must(t, err)
+}
+
 func TestPollerConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startService(t).client(t)

@@ -243,6 +243,58 @@ func overdueUnderAPrefix(t *testing.T, e Env) {
 	}
 }
 
+// reportedBeforeRecorded: a poller reports before it records what it has heard. Nobody is told that the job is expected which was
+// cancelled, was deleted, or is with another poller; and reported once more with the same token, a recorded one is expected no more.
+func reportedBeforeRecorded(t *testing.T, e Env) {
+	for name, c := range map[string]struct {
+		meanwhile func(id string)
+		err       error
+		recorded  bool
+	}{
+		"nothing":   {func(string) {}, nil, false},
+		"cancelled": {func(id string) { testenv.Must(t, e.Store.CancelExpectation(t.Context(), id)) }, job.ErrNoExpectation, false},
+		"came":      {func(id string) { record(t, e.Store, input(id, "webhook")) }, nil, true},
+		"came and deleted": {func(id string) {
+			record(t, e.Store, input(id, "webhook"))
+			was, err := deleteOne(t, e, job.Deletion{Expected: asRead(t, e, id)})
+			if !was || err != nil {
+				t.Errorf("deleted %t, %v", was, err)
+			}
+		}, job.ErrNoExpectation, false},
+		"expected anew": {func(id string) {
+			testenv.Must(t, e.Store.CancelExpectation(t.Context(), id))
+			expect(t, e.Store, id)
+		}, job.ErrLeaseLost, false},
+		"claimed again": {func(string) {
+			e.Clock.Advance(2 * lease)
+			claimOverdue(t, e.Store, 100)
+		}, job.ErrLeaseLost, false},
+	} {
+		expect(t, e.Store, name)
+		e.Clock.Advance(overdueAfter)
+		token := ""
+		for _, x := range claimOverdue(t, e.Store, 100).Jobs {
+			if x.JobID == name {
+				token = x.Token
+			}
+		}
+		c.meanwhile(name)
+		next := lease
+		report := func() (bool, error) {
+			_, recorded, err := e.Store.ReportPoll(t.Context(), job.PollReport{JobID: name, Token: token, Next: &next})
+			return recorded, err
+		}
+		if recorded, err := report(); token == "" || recorded != c.recorded || !errors.Is(err, c.err) {
+			t.Errorf("%s: recorded %t, %v; want %t, %v", name, recorded, err, c.recorded, c.err)
+		} else if err == nil && !recorded {
+			record(t, e.Store, input(name, "poll"))
+			if recorded, err := report(); !recorded || err != nil || slices.Contains(listed(t, e.Store, job.AllExpectations), name) {
+				t.Errorf("%s: reported again: recorded %t, %v", name, recorded, err)
+			}
+		}
+	}
+}
+
 // oneStart makes the webhook, the poll, the expectation, retention and a deletion meet in every order: each life of the job
 // has one start. Without the long mode it takes one of seven orders, others each time.
 func oneStart(t *testing.T, e Env) {

@@ -119,6 +119,7 @@ func Run(t *testing.T, factory Factory) {
 		{"OverdueInParts", overdueInParts},
 		{"OverdueUnderAPrefix", overdueUnderAPrefix},
 		{"OneStart", oneStart},
+		{"ReportedBeforeRecorded", reportedBeforeRecorded},
 		{"AdminEnded", adminEnded},
 		{"EndedContext", endedContext},
 		{"CancelUnderWay", cancelUnderWay},
