@@ -219,7 +219,7 @@ func TestDeposedPrimary(t *testing.T) {
 	set := bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 7}}}}
 	onDesk(t, func(d *desk) {
 		d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
-		d.db.Depose(0)
+		d.db.Depose(0, true)
 		var updated *mongo.UpdateResult
 		d.answering(func() {
 			var err error
@@ -243,7 +243,7 @@ func TestDeposedPrimary(t *testing.T) {
 	} {
 		onDesk(t, func(d *desk) {
 			d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a"))) })
-			d.db.Depose(0)
+			d.db.Depose(0, true)
 			var err error
 			numbers := d.answering(func() { err = ask(d) })
 			if len(numbers) != 2 || err != nil || d.db.Behind(0) {
@@ -259,12 +259,56 @@ func TestDeposedPrimary(t *testing.T) {
 		ctx := mongo.NewSessionContext(d.t.Context(), session)
 		d.answering(func() { d.must(d.coll.UpdateOne(ctx, one, set)) })
 		d.must(nil, session.AdvanceOperationTime(&bson.Timestamp{T: session.OperationTime().T, I: session.OperationTime().I + 1000}))
-		d.db.Depose(0)
+		d.db.Depose(0, true)
 		majority := d.coll.Clone(options.Collection().SetReadConcern(readconcern.Majority()))
 		if numbers := d.answering(func() { d.must(majority.FindOne(ctx, one).Raw()) }); len(numbers) != 2 || d.db.Behind(0) {
 			t.Errorf("a read after a later time took %d commands", len(numbers))
 		}
 	})
+}
+
+// TestDeposedWithSuffix: a primary that was deposed while only it had its latest write shows that to local reads, and what most members
+// had to majority reads, but does not answer what follows the write in its session. It acknowledges no write, since also one that
+// changes nothing waits until most members have what came before it (manual: "Causal Consistency and Read and Write Concerns";
+// src/mongo/db/repl/repl_client_info.h, setLastOpToSystemLastOpTime).
+func TestDeposedWithSuffix(t *testing.T) {
+	set := bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 7}}}}
+	is, not := bson.D{{Key: "n", Value: 7}}, bson.D{{Key: "n", Value: 8}}
+	find := func(level *readconcern.ReadConcern) func(*desk, context.Context) error {
+		return func(d *desk, ctx context.Context) error {
+			return d.coll.Clone(options.Collection().SetReadConcern(level)).FindOne(ctx, is).Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		ask              func(*desk, context.Context) error
+		follows, deposed bool
+		found            bool
+	}{
+		"a local read":                 {ask: find(readconcern.Local()), deposed: true, found: true},
+		"a majority read":              {ask: find(readconcern.Majority()), deposed: true},
+		"a local read that follows":    {ask: find(readconcern.Local()), follows: true, deposed: true, found: true},
+		"a majority read that follows": {ask: find(readconcern.Majority()), follows: true, found: true},
+		"a write that matches nothing": {found: true, ask: func(d *desk, ctx context.Context) error {
+			_, err := d.coll.UpdateOne(ctx, not, set)
+			return err
+		}},
+	} {
+		onDesk(t, func(d *desk) {
+			session, err := d.coll.Database().Client().StartSession()
+			d.must(session, err)
+			defer session.EndSession(context.WithoutCancel(d.t.Context()))
+			ctx := mongo.NewSessionContext(d.t.Context(), session)
+			d.answering(func() { d.must(d.coll.BulkWrite(ctx, upsert("a"))) })
+			d.answering(func() { _, _ = d.coll.UpdateOne(ctx, bson.D{{Key: "job_id", Value: "a"}}, set) }, modeldb.Fault{Kind: modeldb.ConcernFailed})
+			if d.db.Depose(0, true); !c.follows {
+				ctx = d.t.Context()
+			}
+			d.answering(func() { err = c.ask(d, ctx) })
+			if d.db.Behind(0) != c.deposed || c.found != (err == nil) {
+				t.Errorf("%s: %v, from the deposed primary: %t", name, err, d.db.Behind(0))
+			}
+		})
+	}
 }
 
 // TestMatchedTogether: n counts what matched over all items, and nothing says how many each one did (manual: the update

@@ -13,7 +13,7 @@ type execution struct {
 	command document
 	fault   Fault
 	// view is what a deposed primary has; nil when the primary answers.
-	view *entry
+	view *deposed
 }
 
 // general are the fields that every command may have.
@@ -336,10 +336,16 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 	if x.waitsInVain() {
 		return result{}, nil
 	}
+	if x.view != nil && x.view.pending() {
+		// Also what changes nothing, and what was done before, is acknowledged when most members have all there was before it.
+		x.deposedNoMore()
+		x.call.failed = failure(&writeError{code: codePrimarySteppedDown, message: "not primary any more"})
+		return result{}, nil
+	}
 	w.ns, w.id = x.ns(), x.newID
 	before := x.node.latest()
 	if x.view != nil {
-		before = x.view.data
+		before = x.view.latest.data
 	}
 	if err := x.checkHint(before.collections[w.ns], hint); err != nil {
 		return result{}, err

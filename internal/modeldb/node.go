@@ -22,6 +22,19 @@ type entry struct {
 	*data
 }
 
+// deposed is what a primary has that was deposed: what most members had then, and with what only it had.
+type deposed struct{ committed, latest entry }
+
+func (d *deposed) pending() bool { return d.latest.at != d.committed.at }
+
+// readable is the entry that a read sees.
+func (d *deposed) readable(level string) entry {
+	if level == "majority" {
+		return d.committed
+	}
+	return d.latest
+}
+
 // epoch is the seconds of all timestamps.
 const epoch = 1_790_000_000
 

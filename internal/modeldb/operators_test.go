@@ -264,7 +264,7 @@ func TestPausesOfADeposedPrimary(t *testing.T) {
 				return was
 			}
 			do(o.others, c.before)
-			o.db.Depose(0)
+			o.db.Depose(0, true)
 			do(o.others, c.meanwhile)
 			was := do(o.store, c.then)
 			pauses, err := o.others.Pauses(t.Context())

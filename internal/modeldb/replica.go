@@ -48,7 +48,13 @@ func (x *execution) transactionOrNone() (string, int64, bool) {
 func (x *execution) timed(reply document) document {
 	at := x.node.now()
 	if x.view != nil {
-		at = x.view.at
+		at = x.view.latest.at
+	}
+	if level, _ := x.concern(); level == "majority" { // as old as what was read
+		at = x.node.log[x.node.committed].at
+		if x.view != nil {
+			at = x.view.committed.at
+		}
 	}
 	return append(reply,
 		element{"errorLabels", array{}},
@@ -103,7 +109,7 @@ func (x *execution) concern() (level string, after bson.Timestamp) {
 // it is deposed.
 func (x *execution) waitsInVain() bool {
 	level, after := x.concern()
-	if x.view == nil || level != "linearizable" && !after.After(x.view.at) {
+	if x.view == nil || level != "linearizable" && !after.After(x.view.readable(level).at) {
 		return false
 	}
 	x.deposedNoMore()
@@ -136,7 +142,7 @@ func (x *execution) read() []document {
 // readable is the entry that a read sees.
 func (x *execution) readable(level string) entry {
 	if x.view != nil {
-		return *x.view
+		return x.view.readable(level)
 	}
 	n := x.node
 	switch level {

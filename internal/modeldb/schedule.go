@@ -28,7 +28,7 @@ func (s *Server) Restore(to Snapshot) {
 	s.node.log, s.node.committed = nil, 0
 	s.node.append(&data{to.collections, map[string]retry{}}) // what ended before is not repeated any more
 	clear(s.building)
-	s.behind, s.numbers, s.told, s.sessions = map[int]entry{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
+	s.behind, s.numbers, s.told, s.sessions = map[int]deposed{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
 }
 
 // Hold makes the commands of the store's callers wait for [Server.Answer], or lets them go on by themselves again, those
@@ -39,7 +39,7 @@ func (s *Server) Hold(hold bool) {
 	waiting := s.calls
 	if !hold {
 		s.calls = nil
-		s.behind = map[int]entry{}
+		s.behind = map[int]deposed{}
 	}
 	s.mu.Unlock()
 	if hold {
@@ -193,13 +193,14 @@ func (s *Server) Elect(keep bool) {
 	s.node.elect(keep)
 }
 
-// Depose lets a client's commands go to a member that was the primary until now, which does not know yet that another one
-// is. That ends when it is asked for what it cannot do, or by [Server.Heal].
-func (s *Server) Depose(client int) {
+// Depose lets a client's commands go to the member that was the primary until now, which does not know yet that another one is. That
+// one has what only the old one had so far, or not. It ends when the old one is asked for what it cannot do, or by [Server.Heal].
+func (s *Server) Depose(client int, keep bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.node.elect(true)
-	s.behind[client] = s.node.log[s.node.committed]
+	n := s.node
+	s.behind[client] = deposed{committed: n.log[n.committed], latest: n.log[len(n.log)-1]}
+	n.elect(keep)
 }
 
 // Heal ends [Server.Depose].
@@ -228,7 +229,10 @@ func (s *Server) Digest() []byte {
 	}
 	for _, client := range slices.Sorted(maps.Keys(s.behind)) {
 		fmt.Fprintf(&b, "behind %d", client)
-		write(s.behind[client].data)
+		old := s.behind[client]
+		write(old.committed.data)
+		write(old.latest.data)
+		fmt.Fprintf(&b, "%t%t%t", old.pending(), s.told[client].After(old.committed.at), s.told[client].After(old.latest.at))
 	}
 	fmt.Fprint(&b, len(s.building), s.building)
 	for _, client := range slices.Sorted(maps.Keys(s.told)) { // what it was told may be more than most members have

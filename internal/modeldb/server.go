@@ -61,7 +61,7 @@ type state struct {
 	// no hint.
 	building map[string]bool
 	// behind are the clients whose commands a deposed primary gets, and what that has.
-	behind map[int]entry
+	behind map[int]deposed
 	calls  []*Call                // that wait for an answer
 	told   map[int]bson.Timestamp // the latest time of the logical clock that each client was told
 }
@@ -77,7 +77,7 @@ func (s state) clone() state {
 // New makes an empty database.
 func New(kind Deployment) *Server {
 	return &Server{kind: kind, arrived: make(chan struct{}, 1), numbers: map[int]int{}, sessions: map[int][]session{}, state: state{
-		node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]entry{}, told: map[int]bson.Timestamp{}}}
+		node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]deposed{}, told: map[int]bson.Timestamp{}}}
 }
 
 // URI is what a client connects to, with a dialer of [Server.Dialer].

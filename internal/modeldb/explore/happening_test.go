@@ -98,9 +98,17 @@ func (w *world) events() (events []happening) {
 	}
 	if w.kind == modeldb.ReplicaSet {
 		for i := range w.stores {
-			if !w.db.Behind(i) && !w.db.Pending() {
-				events = append(events, happening{name: fmt.Sprintf("%c-deposed", 'A'+i), fault: true, hurts: true, about: "the primary that the store knows is deposed, and knows it not",
-					do: func(w *world) { w.db.Depose(i) }})
+			depose := func(name string, keep bool) {
+				events = append(events, happening{name: fmt.Sprintf("%c-deposed%s", 'A'+i, name), fault: true, hurts: true,
+					about: "the primary that the store knows is deposed, and knows it not", do: func(w *world) { w.db.Depose(i, keep) }})
+			}
+			switch {
+			case w.db.Behind(i):
+			case w.db.Pending():
+				depose("-kept", true)
+				depose("-undone", false)
+			default:
+				depose("", true)
 			}
 		}
 	}
