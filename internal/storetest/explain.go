@@ -169,6 +169,8 @@ type Call struct {
 	// after the other: a lease that ran out or was given back in between was neither, and what an operator queued in between is
 	// not what it wanted to take, and it does not look again when its caller has left.
 	straddles bool
+	// by is set for what an earlier try of a call did that was answered then: nothing of it may land later.
+	by int
 }
 
 // Clocks says what the clocks did during a history.
@@ -202,7 +204,9 @@ func Explain(calls []Call, end *job.Record, clocks Clocks) error {
 				tries = 1
 			}
 		}
-		c.Unknown = true
+		if !c.Unknown {
+			c.Unknown, c.by = true, c.To
+		}
 		for range tries {
 			x.calls = append(x.calls, c)
 		}
@@ -276,9 +280,12 @@ func (x *explanation) search(j refJob, left uint) bool {
 		return false
 	}
 	x.tried[tried{j, left}] = true
-	open, first := false, int(^uint(0)>>1)
+	open, first, last := false, int(^uint(0)>>1), 0
 	for i, c := range x.calls {
-		if left&(1<<i) != 0 && !c.Unknown {
+		switch {
+		case left&(1<<i) == 0:
+			last = max(last, c.From)
+		case !c.Unknown:
 			open, first = true, min(first, c.To)
 		}
 	}
@@ -286,7 +293,7 @@ func (x *explanation) search(j refJob, left uint) bool {
 		return true
 	}
 	for i, c := range x.calls {
-		if left&(1<<i) == 0 || c.From > first {
+		if left&(1<<i) == 0 || c.From > first || c.by > 0 && c.by < last {
 			continue
 		}
 		before := []refJob{j}
