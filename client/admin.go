@@ -44,8 +44,8 @@ func (c *Client) CountJobs(ctx context.Context) (*joboncev1.CountJobsResponse, e
 	return repeat(ctx, c, true, c.admin.CountJobs, &joboncev1.CountJobsRequest{})
 }
 
-// RequeueWork starts the work of a job anew. Name the job's generation and first_seen_time as they were read: then the call may be
-// repeated, and does nothing to a job that has moved on. The error is an [*Error]; it matches [ErrJobNotFound], and [ErrWrongState]
+// RequeueWork starts the work of a job anew. Name the job's generation, first_seen_time and state as they were read: then the call may
+// be repeated, and does nothing to a job that has moved on. The error is an [*Error]; it matches [ErrJobNotFound], and [ErrWrongState]
 // where the job's state forbids it.
 func (c *Client) RequeueWork(ctx context.Context, req *joboncev1.RequeueWorkRequest) (*joboncev1.RequeueWorkResponse, error) {
 	return repeat(ctx, c, false, c.admin.RequeueWork, req, "job_id", req.GetJobId())

@@ -98,8 +98,8 @@ func pageSize(field string, size int32) (int, error) {
 // jobFilter checks a filter, and narrows it to the caller's jobs.
 func jobFilter(ctx context.Context, f *joboncev1.JobFilter) (job.Filter, error) {
 	out := job.Filter{State: job.WorkState(f.GetState()), Conflicts: f.GetConflictsOnly(), Prefix: f.GetJobIdPrefix()}
-	if _, known := joboncev1.WorkState_name[int32(f.GetState())]; !known {
-		return out, &job.InvalidError{Field: "filter.state", Problem: fmt.Sprintf("%d is not known", f.GetState())}
+	if err := checkState("filter.state", f.GetState()); err != nil {
+		return out, err
 	}
 	if err := checkPrefix("filter.job_id_prefix", out.Prefix); err != nil {
 		return out, err
@@ -123,6 +123,14 @@ func jobFilter(ctx context.Context, f *joboncev1.JobFilter) (job.Filter, error) 
 	var err error
 	out.Prefix, err = narrowed(ctx, out.Prefix)
 	return out, err
+}
+
+// checkState checks that the state is one, or none.
+func checkState(field string, s joboncev1.WorkState) error {
+	if _, known := joboncev1.WorkState_name[int32(s)]; !known {
+		return &job.InvalidError{Field: field, Problem: fmt.Sprintf("%d is not known", s)}
+	}
+	return nil
 }
 
 // fromTime is the time that a request names; zero when it names none.
@@ -217,13 +225,17 @@ func expected(ctx context.Context, req interface {
 	GetJobId() string
 	GetExpectedGeneration() int64
 	GetExpectedFirstSeenTime() *timestamppb.Timestamp
+	GetExpectedState() joboncev1.WorkState
 }) (job.Expected, error) {
-	e := job.Expected{JobID: req.GetJobId(), Generation: req.GetExpectedGeneration()}
+	e := job.Expected{JobID: req.GetJobId(), Generation: req.GetExpectedGeneration(), State: job.WorkState(req.GetExpectedState())}
 	if err := job.CheckJobID(e.JobID); err != nil {
 		return e, err
 	}
 	if e.Generation < 0 {
 		return e, &job.InvalidError{Field: "expected_generation", Problem: "must not be negative"}
+	}
+	if err := checkState("expected_state", req.GetExpectedState()); err != nil {
+		return e, err
 	}
 	var err error
 	if e.FirstSeen, err = fromTime("expected_first_seen_time", req.GetExpectedFirstSeenTime()); err != nil {

@@ -167,13 +167,32 @@ func TestRequeueAndDelete(t *testing.T) {
 	die(t, s, "k")
 	clock.Advance(time.Second)
 	k := must[*joboncev1.GetJobResponse](t)(s.GetJob(t.Context(), &joboncev1.GetJobRequest{JobId: "k"})).GetJob()
+	other := joboncev1.WorkState_WORK_STATE_LEASED
+	for name, call := range map[string]func() error{
+		"requeue": func() error {
+			_, err := s.admin().RequeueWork(t.Context(), &joboncev1.RequeueWorkRequest{JobId: "k", ExpectedGeneration: k.GetWork().GetGeneration(),
+				ExpectedFirstSeenTime: k.GetFirstSeenTime(), ExpectedState: other, Force: true})
+			return err
+		},
+		"delete": func() error {
+			_, err := s.admin().DeleteJob(t.Context(), &joboncev1.DeleteJobRequest{JobId: "k", ExpectedGeneration: k.GetWork().GetGeneration(),
+				ExpectedFirstSeenTime: k.GetFirstSeenTime(), ExpectedState: other, Force: true})
+			return err
+		},
+	} {
+		err := call()
+		wantError(t, err, codes.FailedPrecondition, told{reason: "WRONG_STATE"})
+		if !strings.Contains(status.Convert(err).Message(), "it was leased, and is dead by now") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	_, err = s.admin().DeleteJob(t.Context(), &joboncev1.DeleteJobRequest{JobId: "k", ExpectedGeneration: k.GetWork().GetGeneration()})
 	wantError(t, err, codes.FailedPrecondition, told{reason: "WRONG_STATE"})
 	if !strings.Contains(status.Convert(err).Message(), "when the job was first seen is missing") {
 		t.Errorf("what is missing is not said: %v", err)
 	}
 	for field, req := range map[string]*joboncev1.DeleteJobRequest{
-		"job_id": {}, "expected_generation": {JobId: "j", ExpectedGeneration: -1},
+		"job_id": {}, "expected_generation": {JobId: "j", ExpectedGeneration: -1}, "expected_state": {JobId: "j", ExpectedState: 99},
 		"expected_first_seen_time": {JobId: "j", ExpectedFirstSeenTime: &timestamppb.Timestamp{Nanos: -1}},
 	} {
 		_, err := s.admin().DeleteJob(t.Context(), req)

@@ -65,7 +65,7 @@ The text output is a line for each job: its id and what became of it. To see wha
 			var resp *joboncev1.RequeueWorkResponse
 			err = conn.change(cmd.Context(), "the work may be requeued", func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.RequeueWork(ctx, &joboncev1.RequeueWorkRequest{JobId: args[0], ExpectedGeneration: j.GetWork().GetGeneration(),
-					ExpectedFirstSeenTime: j.GetFirstSeenTime(), Force: force})
+					ExpectedFirstSeenTime: j.GetFirstSeenTime(), ExpectedState: j.GetWork().GetState(), Force: force})
 				return err
 			})
 			if err != nil {
@@ -156,7 +156,7 @@ and the database's own logs are not touched. docs/operations.md says how to find
 			var resp *joboncev1.DeleteJobResponse
 			err = conn.change(cmd.Context(), "it may be deleted", func(ctx context.Context, c *client.Client) (err error) {
 				resp, err = c.DeleteJob(ctx, &joboncev1.DeleteJobRequest{JobId: args[0], ExpectedGeneration: j.GetWork().GetGeneration(),
-					ExpectedFirstSeenTime: j.GetFirstSeenTime(), Force: force, PayloadOnly: payloadOnly})
+					ExpectedFirstSeenTime: j.GetFirstSeenTime(), ExpectedState: j.GetWork().GetState(), Force: force, PayloadOnly: payloadOnly})
 				return err
 			})
 			if err != nil {

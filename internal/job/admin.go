@@ -60,10 +60,14 @@ type Expected struct {
 	JobID      string
 	Generation int64
 	FirstSeen  time.Time
+	// State is that of its work, which also changes without a new generation. StateUnknown: it is not compared.
+	State WorkState
 }
 
 // ExpectedOf is the job as it was read.
-func ExpectedOf(r *Record) Expected { return Expected{r.JobID, r.Work.Generation, r.FirstSeen} }
+func ExpectedOf(r *Record) Expected {
+	return Expected{r.JobID, r.Work.Generation, r.FirstSeen, r.Work.State}
+}
 
 // check is nil when the record is the one that is expected.
 func (e *Expected) check(r *Record) error {
@@ -73,9 +77,18 @@ func (e *Expected) check(r *Record) error {
 	case !r.FirstSeen.Equal(e.FirstSeen):
 		return &StateError{"the job is another one by now: it was first seen at another time"}
 	case r.Work.Generation != e.Generation:
-		return &StateError{fmt.Sprintf("the work has moved on: its generation is %d by now", r.Work.Generation)}
+		return &StateError{fmt.Sprintf("the work has moved on: it was claimed since, and is %v by now", r.Work.State)}
 	}
 	return nil
+}
+
+// movedOn is nil when the work is in the state that is expected. What an earlier call with the same expectations has made of it is
+// for the caller to know.
+func (e *Expected) movedOn(w *Work) error {
+	if e.State == StateUnknown || w.State == e.State {
+		return nil
+	}
+	return &StateError{fmt.Sprintf("the work has moved on: it was %v, and is %v by now", e.State, w.State)}
 }
 
 // Requeue says which work is to be queued anew.
@@ -103,6 +116,8 @@ func (r *Record) Requeue(q *Requeue, now time.Time) (Work, error) {
 		return w, &StateError{"the work is in a state that this version does not know"}
 	case w.State == StateQueued && w.Attempts == 0 && (w.Granted == 0 || w.Free(now)):
 		return w, nil
+	case q.movedOn(&w) != nil:
+		return w, q.movedOn(&w)
 	case w.running(now) && !q.Force:
 		return w, errRunning
 	case !r.BodyDropped.IsZero() && !q.Force:
@@ -160,7 +175,7 @@ func (r *Record) Delete(d *Deletion, now time.Time) (next Record, gone bool, err
 	if err := d.check(r); err != nil {
 		return *r, false, err
 	}
-	w := &r.Work
+	w, moved := &r.Work, d.movedOn(&r.Work)
 	switch {
 	case !d.ActiveBefore.IsZero() && (w.unfinished() || r.Deliveries != d.Deliveries || !r.Aged(d.Kind, d.ActiveBefore)):
 		return *r, false, &StateError{"something has happened to the job since"}
@@ -170,7 +185,7 @@ func (r *Record) Delete(d *Deletion, now time.Time) (next Record, gone bool, err
 		// A lease of the next job of this id would get the same generation, or a lower one.
 		return *r, false, &StateError{"the latest lease was granted in this moment, or by a clock that was ahead; try again later"}
 	case d.Kind == DeleteJob:
-		return *r, true, nil
+		return *r, moved == nil, moved
 	case d.Kind == ErasePayload && w.unfinished() && !d.Force:
 		return *r, false, &StateError{"the work is not done; force gives it up"}
 	}
@@ -184,6 +199,9 @@ func (r *Record) Delete(d *Deletion, now time.Time) (next Record, gone bool, err
 			next.Work = next.Work.settled()
 			next.Work.State, next.Work.Token = StateDead, ""
 		}
+	}
+	if moved != nil && next != *r { // An earlier call has left nothing to be dropped, but may have given the work up.
+		return *r, false, moved
 	}
 	return next, false, nil
 }

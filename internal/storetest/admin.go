@@ -134,6 +134,59 @@ func requeuedWaiting(t *testing.T, e Env) {
 	wrongState(t, err, "another one")
 }
 
+// movedOn: work that was settled, given back or requeued since it was read is left alone, though its generation is the same; unless
+// nobody says in which state it was.
+func movedOn(t *testing.T, e Env) {
+	type step struct {
+		from, to job.WorkState
+		move     func(id, token string) error
+	}
+	ctx := t.Context()
+	giveBack := func(r job.Release) func(id, token string) error {
+		return func(id, token string) error { return job.GiveBack(ctx, e.Store, id, token, r) }
+	}
+	again := func(id, _ string) error {
+		_, _, err := e.Store.Requeue(ctx, job.Requeue{Expected: asRead(t, e, id)})
+		return err
+	}
+	for _, c := range []step{
+		{job.StateLeased, job.StateCompleted, func(id, token string) error { return job.Complete(ctx, e.Store, id, token, "done") }},
+		{job.StateLeased, job.StateQueued, giveBack(job.Release{Delay: time.Hour, Error: "not now"})},
+		{job.StateLeased, job.StateDead, giveBack(job.Release{Dead: true, Error: "hopeless"})},
+		{job.StateCompleted, job.StateQueued, again},
+		{job.StateDead, job.StateQueued, again},
+	} {
+		id := fmt.Sprint(c.from, " ", c.to)
+		token := inState(t, e, id, c.from)
+		e.Clock.Advance(time.Second)
+		seen := asRead(t, e, id)
+		testenv.Must(t, c.move(id, token))
+		stands := get(t, e.Store, id)
+		if stands.Work.State != c.to || stands.Work.Generation != seen.Generation {
+			t.Fatalf("%s: %+v", id, stands.Work)
+		}
+		e.Clock.Advance(time.Second)
+		q := job.Requeue{Expected: seen, Force: true}
+		if _, changed, err := e.Store.Requeue(ctx, q); stands.Work.Attempts == 0 && (changed || err != nil) { // as it was to be
+			t.Errorf("%s: requeued: %t, %v", id, changed, err)
+		} else if stands.Work.Attempts > 0 {
+			wrongState(t, err, "moved on")
+		}
+		for _, kind := range []job.DeleteKind{job.DeleteJob, job.ErasePayload} {
+			_, err := deleteOne(t, e, job.Deletion{Expected: seen, Kind: kind, Force: true})
+			wrongState(t, err, "moved on")
+		}
+		if now := get(t, e.Store, id); now != stands {
+			t.Errorf("%s: %+v became %+v", id, stands, now)
+		}
+		q.State = job.StateUnknown
+		requeue(t, e, q)
+		if was, err := deleteOne(t, e, job.Deletion{Expected: q.Expected}); !was || err != nil {
+			t.Errorf("%s: deleted %t, %v", id, was, err)
+		}
+	}
+}
+
 func deleteOne(t *testing.T, e Env, d job.Deletion) (bool, error) {
 	t.Helper()
 	o := e.Store.Delete(t.Context(), []job.Deletion{d})
@@ -230,7 +283,7 @@ func erased(t *testing.T, e Env) {
 		if o.Verdict.StartWork || o.Verdict.FirstDelivery || o.Record.Deliveries != 3 {
 			t.Errorf("%s: delivered again: %+v", id, o.Verdict)
 		}
-		q := job.Requeue{Expected: d.Expected}
+		q := job.Requeue{Expected: asRead(t, e, id)}
 		if state != job.StateUntracked {
 			_, _, err := e.Store.Requeue(t.Context(), q)
 			wrongState(t, err, "dropped")
@@ -468,35 +521,38 @@ func listsWhileOthersWrite(t *testing.T, e Env) {
 		e.Clock.Advance(time.Millisecond)
 	}
 	n := 0
-	for _, order := range []job.Order{job.NewestFirst, job.OldestFirst, job.ByID} {
-		got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: size}, func() {
-			n++
-			record(t, e.Store, plain(fmt.Sprintf("comes-%06d", n), "r"))
-			record(t, e.Store, leased(stays(n*97%stay), "other")) // is counted, and in conflict
-			for i, c := range claim(t, e.Store, fmt.Sprint("claim ", n), 3) {
-				if i > 0 {
-					testenv.Must(t, job.Complete(t.Context(), e.Store, c.Record.JobID, c.Lease.Token, ""))
+	for name, order := range map[string]job.Order{"newest first": job.NewestFirst, "oldest first": job.OldestFirst, "by id": job.ByID} {
+		t.Run(name, func(t *testing.T) {
+			before := n
+			got, _ := pages(t, e.Store, job.ListQuery{Order: order, Size: size}, func() {
+				n++
+				record(t, e.Store, plain(fmt.Sprintf("comes-%06d", n), "r"))
+				record(t, e.Store, leased(stays(n*97%stay), "other")) // is counted, and in conflict
+				for i, c := range claim(t, e.Store, fmt.Sprint("claim ", n), 3) {
+					if i > 0 {
+						testenv.Must(t, job.Complete(t.Context(), e.Store, c.Record.JobID, c.Lease.Token, ""))
+					}
+				}
+				gone := asRead(t, e, goes(n*97%(stay/8)))
+				if deleted, err := deleteOne(t, e, job.Deletion{Expected: gone}); !deleted || err != nil {
+					t.Errorf("%s: deleted %t, %v", gone.JobID, deleted, err)
+				}
+			})
+			seen := make(map[string]int)
+			for _, id := range got {
+				if seen[id]++; seen[id] > 1 {
+					t.Errorf("%s came %d times", id, seen[id])
 				}
 			}
-			gone := asRead(t, e, goes(n*97%(stay/8)))
-			if deleted, err := deleteOne(t, e, job.Deletion{Expected: gone}); !deleted || err != nil {
-				t.Errorf("%s: deleted %t, %v", gone.JobID, deleted, err)
+			for i := range stay {
+				if seen[stays(i)] != 1 {
+					t.Errorf("%s came %d times", stays(i), seen[stays(i)])
+				}
+			}
+			if n-before < stay/size {
+				t.Errorf("others wrote %d times", n-before)
 			}
 		})
-		seen := make(map[string]int)
-		for _, id := range got {
-			if seen[id]++; seen[id] > 1 {
-				t.Errorf("order %d: %s came %d times", order, id, seen[id])
-			}
-		}
-		for i := range stay {
-			if seen[stays(i)] != 1 {
-				t.Errorf("order %d: %s came %d times", order, stays(i), seen[stays(i)])
-			}
-		}
-	}
-	if n < 3*stay/size {
-		t.Errorf("others wrote %d times", n)
 	}
 }
 

@@ -41,12 +41,12 @@ func GetOp() Op { return Op{refGet{}} }
 
 // RequeueOp puts the work of a job that was read back into the queue. A running lease needs force.
 func RequeueOp(as job.Expected, force bool) Op {
-	return Op{refRequeue{as.Generation, as.FirstSeen.UnixMilli(), force}}
+	return Op{refRequeue{asRefRead(as), force}}
 }
 
 // DeleteOp deletes a job that was read. A running lease needs force.
 func DeleteOp(as job.Expected, force bool) Op {
-	return Op{refDelete{as.Generation, as.FirstSeen.UnixMilli(), force}}
+	return Op{refDelete{asRefRead(as), force}}
 }
 
 // RetainOp removes the job if it is finished and was not delivered since.

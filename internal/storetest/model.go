@@ -171,19 +171,23 @@ func (m *model) token(t *rapid.T) {
 // admin does what operators do, mostly to the job as it is.
 func (m *model) admin(t *rapid.T) {
 	id, j := m.pick(t)
-	generation, firstSeen := j.generation, j.firstSeen
-	switch rapid.IntRange(0, 5).Draw(t, "as read") {
+	read := refRead{j.generation, j.firstSeen, j.state}
+	switch rapid.IntRange(0, 7).Draw(t, "as read") {
 	case 0:
-		generation--
+		read.generation--
 	case 1:
-		firstSeen--
+		read.firstSeen--
+	case 2:
+		read.state = rapid.SampledFrom(job.EveryState).Draw(t, "state")
+	case 3:
+		read.state = job.StateUnknown
 	}
 	force := rapid.Bool().Draw(t, "force")
 	switch rapid.SampledFrom([]string{"requeue", "requeue", "delete", "pause", "resume", "resume"}).Draw(t, "operation") {
 	case "requeue":
-		m.step(t, id, j, refRequeue{generation, firstSeen, force})
+		m.step(t, id, j, refRequeue{read, force})
 	case "delete":
-		m.step(t, id, j, refDelete{generation, firstSeen, force})
+		m.step(t, id, j, refDelete{read, force})
 	case "pause":
 		m.step(t, id, j, refPause{})
 	case "resume":

@@ -52,12 +52,12 @@ type (
 		expires int64
 	}
 	refRequeue struct {
-		generation, firstSeen int64 // of the job as it was read
-		force                 bool
+		refRead
+		force bool
 	}
 	refDelete struct {
-		generation, firstSeen int64
-		force                 bool
+		refRead
+		force bool
 	}
 	// refRetain removes what is finished, and was not delivered since before.
 	refRetain struct{ before int64 }
@@ -65,6 +65,26 @@ type (
 	refPause  struct{}
 	refResume struct{}
 )
+
+// refRead is a job as it was read. StateUnknown: the state is not compared.
+type refRead struct {
+	generation, firstSeen int64
+	state                 job.WorkState
+}
+
+func asRefRead(e job.Expected) refRead {
+	return refRead{e.Generation, e.FirstSeen.UnixMilli(), e.State}
+}
+
+func (r refRead) expected(jobID string) job.Expected {
+	return job.Expected{JobID: jobID, Generation: r.generation, FirstSeen: time.UnixMilli(r.firstSeen).UTC(), State: r.state}
+}
+
+// isNot tells whether the job is another one than was read, or was claimed since; movedOn whether its state has changed.
+func (r refRead) isNot(j *refJob) bool {
+	return r.generation != j.generation || r.firstSeen != j.firstSeen
+}
+func (r refRead) movedOn(j *refJob) bool { return r.state != job.StateUnknown && r.state != j.state }
 
 // refAnswer is what an operation answered. Fields that an operation does not have stay empty.
 type refAnswer struct {
@@ -167,11 +187,11 @@ func (j refJob) requeue(op refRequeue, got refAnswer, now int64) (bool, refJob) 
 	switch {
 	case !j.exists:
 		return got == refAnswer{err: "absent"}, j
-	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.state == job.StateUntracked:
+	case op.isNot(&j) || j.state == job.StateUntracked:
 		return got == refAnswer{err: "refused"}, j
 	case j.state == job.StateQueued && j.attempts == 0:
 		return got == refAnswer{}, j
-	case j.running(now-j.skew) && !op.force:
+	case op.movedOn(&j) || j.running(now-j.skew) && !op.force:
 		return got == refAnswer{err: "refused"}, j
 	}
 	j.settle()
@@ -185,7 +205,7 @@ func (j refJob) remove(op refDelete, got refAnswer, now int64) (bool, refJob) {
 	switch {
 	case !j.exists:
 		return got == refAnswer{}, j
-	case op.generation != j.generation || op.firstSeen != j.firstSeen || j.running(now-j.skew) && !op.force || j.generation >= now:
+	case op.isNot(&j) || op.movedOn(&j) || j.running(now-j.skew) && !op.force || j.generation >= now:
 		return got == refAnswer{err: "refused"}, j
 	}
 	return got == refAnswer{changed: true}, j.gone()
@@ -364,10 +384,10 @@ func (d driver) do(ctx context.Context, jobID string, op any) (refAnswer, error)
 		return failed(d.store.Unclaim(ctx, []job.Claimed{{Record: job.Record{JobID: jobID}, Granted: true,
 			Lease: job.Lease{Token: op.token, Expires: time.UnixMilli(op.expires).UTC()}}}))
 	case refRequeue:
-		_, changed, err := d.store.Requeue(ctx, job.Requeue{Expected: expected(jobID, op.generation, op.firstSeen), Force: op.force})
+		_, changed, err := d.store.Requeue(ctx, job.Requeue{Expected: op.expected(jobID), Force: op.force})
 		return changing(changed, err)
 	case refDelete:
-		o := d.store.Delete(ctx, []job.Deletion{{Expected: expected(jobID, op.generation, op.firstSeen), Force: op.force}})[0]
+		o := d.store.Delete(ctx, []job.Deletion{{Expected: op.expected(jobID), Force: op.force}})[0]
 		return changing(o.Deleted, o.Err)
 	case refGet:
 		_, err := d.store.Get(ctx, jobID, false)
@@ -403,7 +423,7 @@ func (d driver) together(ctx context.Context, jobIDs []string, ops []Op) ([]refA
 		case refRelease:
 			changes = append(changes, job.ReleaseWork(id, op.token, job.Release{Delay: op.delay, Error: op.reason, Dead: op.dead}))
 		case refDelete:
-			deletions = append(deletions, job.Deletion{Expected: expected(id, op.generation, op.firstSeen), Force: op.force})
+			deletions = append(deletions, job.Deletion{Expected: op.expected(id), Force: op.force})
 		}
 	}
 	switch op := ops[0].op.(type) {
@@ -437,10 +457,6 @@ func (d driver) together(ctx context.Context, jobIDs []string, ops []Op) ([]refA
 
 func (d driver) request(op refClaim, most int) job.ClaimRequest {
 	return job.ClaimRequest{RequestID: op.request, Caller: op.caller, Max: most, Lease: lease, Events: []string{d.event}, MaxBytes: 1 << 20}
-}
-
-func expected(jobID string, generation, firstSeen int64) job.Expected {
-	return job.Expected{JobID: jobID, Generation: generation, FirstSeen: time.UnixMilli(firstSeen).UTC()}
 }
 
 // changing is the answer of what tells whether it changed anything.

@@ -107,6 +107,7 @@ func Run(t *testing.T, factory Factory) {
 		{"WorkBatch", workBatch},
 		{"Requeued", requeued},
 		{"RequeuedWaiting", requeuedWaiting},
+		{"MovedOn", movedOn},
 		{"Deleted", deleted},
 		{"Erased", erased},
 		{"Aged", aged},

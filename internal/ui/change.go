@@ -138,22 +138,11 @@ func (p *Page) change(r *request) (*content, error) {
 	return &content{template: "changed", title: title, data: data}, nil
 }
 
-// changeOne does it to a job that stands as it did when the viewer saw it. The service compares generation and first delivery; the
-// state is compared here, a moment before, since it also changes without a new generation.
+// changeOne does it to a job that stands as it did when the viewer saw it.
 func (p *Page) changeOne(ctx context.Context, o *order, h handle) (done string, err error) {
-	got, err := p.jobs.GetJob(ctx, &joboncev1.GetJobRequest{JobId: h.ID})
-	state := got.GetJob().GetWork().GetState()
-	switch {
-	case status.Code(err) == codes.NotFound: // What is called next knows what that means.
-	case err != nil:
-		return "", err
-	case state != h.State && (o.Do != requeue || state != joboncev1.WorkState_WORK_STATE_QUEUED):
-		return "", &refusal{http.StatusConflict, fmt.Sprintf("It has moved on, and was left as it is: it was %s when you saw it, and is %s now.",
-			strings.ToLower(badgeOf(h.State).Standing), strings.ToLower(badgeOf(state).Standing)), "Look at the job as it is now."}
-	}
 	if o.Do == requeue {
 		resp, err := p.admin.RequeueWork(ctx, &joboncev1.RequeueWorkRequest{
-			JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, Force: o.Force,
+			JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, ExpectedState: h.State, Force: o.Force,
 		})
 		switch {
 		case err != nil:
@@ -164,7 +153,7 @@ func (p *Page) changeOne(ctx context.Context, o *order, h handle) (done string, 
 		return "Requeued", nil
 	}
 	resp, err := p.admin.DeleteJob(ctx, &joboncev1.DeleteJobRequest{
-		JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, Force: o.Force,
+		JobId: h.ID, ExpectedGeneration: h.Generation, ExpectedFirstSeenTime: h.FirstSeen, ExpectedState: h.State, Force: o.Force,
 	})
 	switch {
 	case err != nil:

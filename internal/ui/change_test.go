@@ -45,7 +45,7 @@ func testChangeMany(t *testing.T, over func(*setup)) {
 	}
 	w.work(false, "")
 	r := w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": confirmed.handles()})
-	if !r.has("Deleted 1 of 2 jobs") || !r.has("It has moved on, and was left as it is: it was dead when you saw it, and is completed now.") {
+	if !r.has("Deleted 1 of 2 jobs") || !r.has("the work has moved on: it was claimed since, and is completed by now") {
 		t.Errorf("deleted: %s", r.text)
 	}
 	r = w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": confirmed.handles()[1:]})
@@ -72,7 +72,7 @@ func testMovedOn(t *testing.T, over func(*setup)) {
 			t.Errorf("not %q: %s", want, r.text)
 		}
 	}
-	if r := w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": seen}); !r.has("it was dead when you saw it, and is queued now") || strings.Contains(r.text, ">Deleted<") {
+	if r := w.ask("admin", "/change", url.Values{"do": {"delete"}, "job": seen}); !r.has("it was dead, and is queued by now") || strings.Contains(r.text, ">Deleted<") {
 		t.Errorf("deleted: %s", r.text)
 	}
 	now := w.ask("admin", "/job?id=a", nil).handles()

@@ -172,5 +172,6 @@ func answered(resp *joboncev1.RecordDeliveryResponse) map[string]any {
 func requeue(job *joboncev1.Job) *joboncev1.RequeueWorkRequest {
 	return &joboncev1.RequeueWorkRequest{
 		JobId: job.GetJobId(), ExpectedGeneration: job.GetWork().GetGeneration(), ExpectedFirstSeenTime: job.GetFirstSeenTime(),
+		ExpectedState: job.GetWork().GetState(),
 	}
 }

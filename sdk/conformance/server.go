@@ -462,7 +462,7 @@ func (s *server) RequeueWork(ctx context.Context, req *joboncev1.RequeueWorkRequ
 	return serve(s, ctx, "RequeueWork", "", func() (*joboncev1.RequeueWorkResponse, error) {
 		r := s.jobs[req.GetJobId()]
 		if r == nil || req.GetExpectedGeneration() != r.job.GetWork().GetGeneration() ||
-			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) {
+			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) || req.GetExpectedState() != r.job.GetWork().GetState() {
 			return nil, refusal(codes.FailedPrecondition, "WRONG_STATE", "it has moved on")
 		}
 		changed := r.job.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED

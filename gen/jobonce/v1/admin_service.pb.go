@@ -522,7 +522,10 @@ type RequeueWorkRequest struct {
 	// When the job was first seen, as it was read. Required, unless the record has no such time.
 	ExpectedFirstSeenTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expected_first_seen_time,json=expectedFirstSeenTime,proto3" json:"expected_first_seen_time,omitempty"`
 	// Whether to do it while a lease runs, whose holder loses it, and when the payload was dropped.
-	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// The state of the job's work as it was read: it also changes without a new generation, such as when the work is completed.
+	// WORK_STATE_UNSPECIFIED, the default: it is not compared. Work that is queued and due already is no error.
+	ExpectedState WorkState `protobuf:"varint,5,opt,name=expected_state,json=expectedState,proto3,enum=jobonce.v1.WorkState" json:"expected_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,6 +586,13 @@ func (x *RequeueWorkRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *RequeueWorkRequest) GetExpectedState() WorkState {
+	if x != nil {
+		return x.ExpectedState
+	}
+	return WorkState_WORK_STATE_UNSPECIFIED
 }
 
 // RequeueWorkResponse has the job as it is now.
@@ -653,7 +663,10 @@ type DeleteJobRequest struct {
 	// DEAD.
 	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	// Drop what may be somebody's data and keep the decision: the payload, the result, the last error and the last conflict go.
-	PayloadOnly   bool `protobuf:"varint,5,opt,name=payload_only,json=payloadOnly,proto3" json:"payload_only,omitempty"`
+	PayloadOnly bool `protobuf:"varint,5,opt,name=payload_only,json=payloadOnly,proto3" json:"payload_only,omitempty"`
+	// The state of the job's work as it was read: it also changes without a new generation, such as when the work is requeued.
+	// WORK_STATE_UNSPECIFIED, the default: it is not compared.
+	ExpectedState WorkState `protobuf:"varint,6,opt,name=expected_state,json=expectedState,proto3,enum=jobonce.v1.WorkState" json:"expected_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +734,13 @@ func (x *DeleteJobRequest) GetPayloadOnly() bool {
 		return x.PayloadOnly
 	}
 	return false
+}
+
+func (x *DeleteJobRequest) GetExpectedState() WorkState {
+	if x != nil {
+		return x.ExpectedState
+	}
+	return WorkState_WORK_STATE_UNSPECIFIED
 }
 
 // DeleteJobResponse says what was there.
@@ -1460,21 +1480,23 @@ const file_jobonce_v1_admin_service_proto_rawDesc = "" +
 	"StateCount\x12+\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x15.jobonce.v1.WorkStateR\x05state\x12\x12\n" +
 	"\x04jobs\x18\x02 \x01(\x03R\x04jobs\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xc7\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x85\x02\n" +
 	"\x12RequeueWorkRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n" +
 	"\x13expected_generation\x18\x02 \x01(\x03R\x12expectedGeneration\x12S\n" +
 	"\x18expected_first_seen_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x15expectedFirstSeenTime\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"R\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12<\n" +
+	"\x0eexpected_state\x18\x05 \x01(\x0e2\x15.jobonce.v1.WorkStateR\rexpectedState\"R\n" +
 	"\x13RequeueWorkResponse\x12!\n" +
 	"\x03job\x18\x01 \x01(\v2\x0f.jobonce.v1.JobR\x03job\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\"\xe8\x01\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"\xa6\x02\n" +
 	"\x10DeleteJobRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n" +
 	"\x13expected_generation\x18\x02 \x01(\x03R\x12expectedGeneration\x12S\n" +
 	"\x18expected_first_seen_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x15expectedFirstSeenTime\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\x12!\n" +
-	"\fpayload_only\x18\x05 \x01(\bR\vpayloadOnly\"-\n" +
+	"\fpayload_only\x18\x05 \x01(\bR\vpayloadOnly\x12<\n" +
+	"\x0eexpected_state\x18\x06 \x01(\x0e2\x15.jobonce.v1.WorkStateR\rexpectedState\"-\n" +
 	"\x11DeleteJobResponse\x12\x18\n" +
 	"\adeleted\x18\x01 \x01(\bR\adeleted\"\x96\x01\n" +
 	"\x12RequeueJobsRequest\x12-\n" +
@@ -1592,39 +1614,41 @@ var file_jobonce_v1_admin_service_proto_depIdxs = []int32{
 	7,  // 6: jobonce.v1.CountJobsResponse.counts:type_name -> jobonce.v1.StateCount
 	24, // 7: jobonce.v1.StateCount.state:type_name -> jobonce.v1.WorkState
 	25, // 8: jobonce.v1.RequeueWorkRequest.expected_first_seen_time:type_name -> google.protobuf.Timestamp
-	26, // 9: jobonce.v1.RequeueWorkResponse.job:type_name -> jobonce.v1.Job
-	25, // 10: jobonce.v1.DeleteJobRequest.expected_first_seen_time:type_name -> google.protobuf.Timestamp
-	2,  // 11: jobonce.v1.RequeueJobsRequest.filter:type_name -> jobonce.v1.JobFilter
-	14, // 12: jobonce.v1.RequeueJobsResponse.results:type_name -> jobonce.v1.RequeueResult
-	27, // 13: jobonce.v1.RequeueResult.error:type_name -> jobonce.v1.ItemError
-	1,  // 14: jobonce.v1.ListExpectationsRequest.filter:type_name -> jobonce.v1.ExpectationFilter
-	28, // 15: jobonce.v1.ListExpectationsResponse.expectations:type_name -> jobonce.v1.Expectation
-	25, // 16: jobonce.v1.ClaimPause.pause_time:type_name -> google.protobuf.Timestamp
-	17, // 17: jobonce.v1.PauseClaimsResponse.pause:type_name -> jobonce.v1.ClaimPause
-	17, // 18: jobonce.v1.ListClaimPausesResponse.pauses:type_name -> jobonce.v1.ClaimPause
-	3,  // 19: jobonce.v1.AdminService.ListJobs:input_type -> jobonce.v1.ListJobsRequest
-	5,  // 20: jobonce.v1.AdminService.CountJobs:input_type -> jobonce.v1.CountJobsRequest
-	8,  // 21: jobonce.v1.AdminService.RequeueWork:input_type -> jobonce.v1.RequeueWorkRequest
-	10, // 22: jobonce.v1.AdminService.DeleteJob:input_type -> jobonce.v1.DeleteJobRequest
-	12, // 23: jobonce.v1.AdminService.RequeueJobs:input_type -> jobonce.v1.RequeueJobsRequest
-	15, // 24: jobonce.v1.AdminService.ListExpectations:input_type -> jobonce.v1.ListExpectationsRequest
-	18, // 25: jobonce.v1.AdminService.PauseClaims:input_type -> jobonce.v1.PauseClaimsRequest
-	20, // 26: jobonce.v1.AdminService.ResumeClaims:input_type -> jobonce.v1.ResumeClaimsRequest
-	22, // 27: jobonce.v1.AdminService.ListClaimPauses:input_type -> jobonce.v1.ListClaimPausesRequest
-	4,  // 28: jobonce.v1.AdminService.ListJobs:output_type -> jobonce.v1.ListJobsResponse
-	6,  // 29: jobonce.v1.AdminService.CountJobs:output_type -> jobonce.v1.CountJobsResponse
-	9,  // 30: jobonce.v1.AdminService.RequeueWork:output_type -> jobonce.v1.RequeueWorkResponse
-	11, // 31: jobonce.v1.AdminService.DeleteJob:output_type -> jobonce.v1.DeleteJobResponse
-	13, // 32: jobonce.v1.AdminService.RequeueJobs:output_type -> jobonce.v1.RequeueJobsResponse
-	16, // 33: jobonce.v1.AdminService.ListExpectations:output_type -> jobonce.v1.ListExpectationsResponse
-	19, // 34: jobonce.v1.AdminService.PauseClaims:output_type -> jobonce.v1.PauseClaimsResponse
-	21, // 35: jobonce.v1.AdminService.ResumeClaims:output_type -> jobonce.v1.ResumeClaimsResponse
-	23, // 36: jobonce.v1.AdminService.ListClaimPauses:output_type -> jobonce.v1.ListClaimPausesResponse
-	28, // [28:37] is the sub-list for method output_type
-	19, // [19:28] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	24, // 9: jobonce.v1.RequeueWorkRequest.expected_state:type_name -> jobonce.v1.WorkState
+	26, // 10: jobonce.v1.RequeueWorkResponse.job:type_name -> jobonce.v1.Job
+	25, // 11: jobonce.v1.DeleteJobRequest.expected_first_seen_time:type_name -> google.protobuf.Timestamp
+	24, // 12: jobonce.v1.DeleteJobRequest.expected_state:type_name -> jobonce.v1.WorkState
+	2,  // 13: jobonce.v1.RequeueJobsRequest.filter:type_name -> jobonce.v1.JobFilter
+	14, // 14: jobonce.v1.RequeueJobsResponse.results:type_name -> jobonce.v1.RequeueResult
+	27, // 15: jobonce.v1.RequeueResult.error:type_name -> jobonce.v1.ItemError
+	1,  // 16: jobonce.v1.ListExpectationsRequest.filter:type_name -> jobonce.v1.ExpectationFilter
+	28, // 17: jobonce.v1.ListExpectationsResponse.expectations:type_name -> jobonce.v1.Expectation
+	25, // 18: jobonce.v1.ClaimPause.pause_time:type_name -> google.protobuf.Timestamp
+	17, // 19: jobonce.v1.PauseClaimsResponse.pause:type_name -> jobonce.v1.ClaimPause
+	17, // 20: jobonce.v1.ListClaimPausesResponse.pauses:type_name -> jobonce.v1.ClaimPause
+	3,  // 21: jobonce.v1.AdminService.ListJobs:input_type -> jobonce.v1.ListJobsRequest
+	5,  // 22: jobonce.v1.AdminService.CountJobs:input_type -> jobonce.v1.CountJobsRequest
+	8,  // 23: jobonce.v1.AdminService.RequeueWork:input_type -> jobonce.v1.RequeueWorkRequest
+	10, // 24: jobonce.v1.AdminService.DeleteJob:input_type -> jobonce.v1.DeleteJobRequest
+	12, // 25: jobonce.v1.AdminService.RequeueJobs:input_type -> jobonce.v1.RequeueJobsRequest
+	15, // 26: jobonce.v1.AdminService.ListExpectations:input_type -> jobonce.v1.ListExpectationsRequest
+	18, // 27: jobonce.v1.AdminService.PauseClaims:input_type -> jobonce.v1.PauseClaimsRequest
+	20, // 28: jobonce.v1.AdminService.ResumeClaims:input_type -> jobonce.v1.ResumeClaimsRequest
+	22, // 29: jobonce.v1.AdminService.ListClaimPauses:input_type -> jobonce.v1.ListClaimPausesRequest
+	4,  // 30: jobonce.v1.AdminService.ListJobs:output_type -> jobonce.v1.ListJobsResponse
+	6,  // 31: jobonce.v1.AdminService.CountJobs:output_type -> jobonce.v1.CountJobsResponse
+	9,  // 32: jobonce.v1.AdminService.RequeueWork:output_type -> jobonce.v1.RequeueWorkResponse
+	11, // 33: jobonce.v1.AdminService.DeleteJob:output_type -> jobonce.v1.DeleteJobResponse
+	13, // 34: jobonce.v1.AdminService.RequeueJobs:output_type -> jobonce.v1.RequeueJobsResponse
+	16, // 35: jobonce.v1.AdminService.ListExpectations:output_type -> jobonce.v1.ListExpectationsResponse
+	19, // 36: jobonce.v1.AdminService.PauseClaims:output_type -> jobonce.v1.PauseClaimsResponse
+	21, // 37: jobonce.v1.AdminService.ResumeClaims:output_type -> jobonce.v1.ResumeClaimsResponse
+	23, // 38: jobonce.v1.AdminService.ListClaimPauses:output_type -> jobonce.v1.ListClaimPausesResponse
+	30, // [30:39] is the sub-list for method output_type
+	21, // [21:30] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_jobonce_v1_admin_service_proto_init() }

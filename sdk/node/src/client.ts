@@ -6,7 +6,7 @@ import { changed, invalid, JobOnceError, retryable, tooLarge } from './errors.js
 import { AdminService, RequeueWorkRequestSchema } from './gen/jobonce/v1/admin_service_pb.js'
 import { GetJobRequestSchema, IdempotencyService, RecordDeliveryRequestSchema } from './gen/jobonce/v1/idempotency_service_pb.js'
 import type { RecordDeliveryRequest, RecordDeliveryResponse } from './gen/jobonce/v1/idempotency_service_pb.js'
-import { JobView, WorkMode, type Job, type Lease } from './gen/jobonce/v1/types_pb.js'
+import { JobView, WorkMode, WorkState, type Job, type Lease } from './gen/jobonce/v1/types_pb.js'
 import {
   ClaimWorkRequestSchema, CompleteWorkRequestSchema, ReleaseWorkRequestSchema, RenewLeaseRequestSchema, WorkService
 } from './gen/jobonce/v1/work_service_pb.js'
@@ -203,6 +203,7 @@ export class Client {
       jobId: job.jobId,
       expectedGeneration: job.work?.generation ?? 0n,
       ...(job.firstSeenTime === undefined ? {} : { expectedFirstSeenTime: job.firstSeenTime }),
+      expectedState: job.work?.state ?? WorkState.UNSPECIFIED,
       force: options.force ?? false
     })
     return (await this.#call(AdminService.method.requeueWork, request, options)).response.changed

@@ -218,6 +218,7 @@ def requeue_request(job: types.Job, force: bool) -> admin.RequeueWorkRequest:
     return admin.RequeueWorkRequest(
         job_id=job.job_id,
         expected_generation=job.work.generation,
+        expected_state=job.work.state,
         expected_first_seen_time=job.first_seen_time if job.HasField("first_seen_time") else None,
         force=force,
     )

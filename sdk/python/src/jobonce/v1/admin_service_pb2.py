@@ -27,7 +27,7 @@ from jobonce.v1 import expectation_service_pb2 as jobonce_dot_v1_dot_expectation
 from jobonce.v1 import types_pb2 as jobonce_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejobonce/v1/admin_service.proto\x12\njobonce.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$jobonce/v1/expectation_service.proto\x1a\x16jobonce/v1/types.proto\"\x8f\x02\n\tJobFilter\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\x05state\x12\x42\n\x0f\x66irst_seen_from\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rfirstSeenFrom\x12\x46\n\x11\x66irst_seen_before\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0f\x66irstSeenBefore\x12%\n\x0e\x63onflicts_only\x18\x04 \x01(\x08R\rconflictsOnly\x12\"\n\rjob_id_prefix\x18\x05 \x01(\tR\x0bjobIdPrefix\"\xa8\x01\n\x0fListJobsRequest\x12-\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x15.jobonce.v1.JobFilterR\x06\x66ilter\x12*\n\x05order\x18\x02 \x01(\x0e\x32\x14.jobonce.v1.JobOrderR\x05order\x12\x1b\n\tpage_size\x18\x03 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"{\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.jobonce.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n\x08\x65xamined\x18\x03 \x01(\x05R\x08\x65xamined\"\x12\n\x10\x43ountJobsRequest\"\x88\x01\n\x11\x43ountJobsResponse\x12.\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x16.jobonce.v1.StateCountR\x06\x63ounts\x12\x1c\n\tconflicts\x18\x02 \x01(\x03R\tconflicts\x12%\n\x0e\x63onflicts_more\x18\x03 \x01(\x08R\rconflictsMore\"a\n\nStateCount\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\x05state\x12\x12\n\x04jobs\x18\x02 \x01(\x03R\x04jobs\x12\x12\n\x04more\x18\x03 \x01(\x08R\x04more\"\xc7\x01\n\x12RequeueWorkRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n\x13\x65xpected_generation\x18\x02 \x01(\x03R\x12\x65xpectedGeneration\x12S\n\x18\x65xpected_first_seen_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x15\x65xpectedFirstSeenTime\x12\x14\n\x05\x66orce\x18\x04 \x01(\x08R\x05\x66orce\"R\n\x13RequeueWorkResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job\x12\x18\n\x07\x63hanged\x18\x02 \x01(\x08R\x07\x63hanged\"\xe8\x01\n\x10\x44\x65leteJobRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n\x13\x65xpected_generation\x18\x02 \x01(\x03R\x12\x65xpectedGeneration\x12S\n\x18\x65xpected_first_seen_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x15\x65xpectedFirstSeenTime\x12\x14\n\x05\x66orce\x18\x04 \x01(\x08R\x05\x66orce\x12!\n\x0cpayload_only\x18\x05 \x01(\x08R\x0bpayloadOnly\"-\n\x11\x44\x65leteJobResponse\x12\x18\n\x07\x64\x65leted\x18\x01 \x01(\x08R\x07\x64\x65leted\"\x96\x01\n\x12RequeueJobsRequest\x12-\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x15.jobonce.v1.JobFilterR\x06\x66ilter\x12\x19\n\x08max_jobs\x18\x02 \x01(\x05R\x07maxJobs\x12\x17\n\x07\x64ry_run\x18\x03 \x01(\x08R\x06\x64ryRun\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"\x8e\x01\n\x13RequeueJobsResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\x19.jobonce.v1.RequeueResultR\x07results\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n\x08\x65xamined\x18\x03 \x01(\x05R\x08\x65xamined\"o\n\rRequeueResult\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n\x08requeued\x18\x02 \x01(\x08R\x08requeued\x12+\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.jobonce.v1.ItemErrorR\x05\x65rror\"\x8c\x01\n\x17ListExpectationsRequest\x12\x35\n\x06\x66ilter\x18\x01 \x01(\x0e\x32\x1d.jobonce.v1.ExpectationFilterR\x06\x66ilter\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\"\x7f\n\x18ListExpectationsResponse\x12;\n\x0c\x65xpectations\x18\x01 \x03(\x0b\x32\x17.jobonce.v1.ExpectationR\x0c\x65xpectations\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x83\x01\n\nClaimPause\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\x12\x39\n\npause_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tpauseTime\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\"P\n\x12PauseClaimsRequest\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\"C\n\x13PauseClaimsResponse\x12,\n\x05pause\x18\x01 \x01(\x0b\x32\x16.jobonce.v1.ClaimPauseR\x05pause\"9\n\x13ResumeClaimsRequest\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\"0\n\x14ResumeClaimsResponse\x12\x18\n\x07resumed\x18\x01 \x01(\x08R\x07resumed\"\x18\n\x16ListClaimPausesRequest\"I\n\x17ListClaimPausesResponse\x12.\n\x06pauses\x18\x01 \x03(\x0b\x32\x16.jobonce.v1.ClaimPauseR\x06pauses*S\n\x08JobOrder\x12\x19\n\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOB_ORDER_NEWEST_FIRST\x10\x01\x12\x10\n\x0cJOB_ORDER_ID\x10\x02*x\n\x11\x45xpectationFilter\x12\"\n\x1e\x45XPECTATION_FILTER_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPECTATION_FILTER_OVERDUE\x10\x01\x12\x1f\n\x1b\x45XPECTATION_FILTER_GIVEN_UP\x10\x02\x32\x94\x06\n\x0c\x41\x64minService\x12J\n\x08ListJobs\x12\x1b.jobonce.v1.ListJobsRequest\x1a\x1c.jobonce.v1.ListJobsResponse\"\x03\x90\x02\x01\x12M\n\tCountJobs\x12\x1c.jobonce.v1.CountJobsRequest\x1a\x1d.jobonce.v1.CountJobsResponse\"\x03\x90\x02\x01\x12S\n\x0bRequeueWork\x12\x1e.jobonce.v1.RequeueWorkRequest\x1a\x1f.jobonce.v1.RequeueWorkResponse\"\x03\x90\x02\x02\x12M\n\tDeleteJob\x12\x1c.jobonce.v1.DeleteJobRequest\x1a\x1d.jobonce.v1.DeleteJobResponse\"\x03\x90\x02\x02\x12S\n\x0bRequeueJobs\x12\x1e.jobonce.v1.RequeueJobsRequest\x1a\x1f.jobonce.v1.RequeueJobsResponse\"\x03\x90\x02\x02\x12\x62\n\x10ListExpectations\x12#.jobonce.v1.ListExpectationsRequest\x1a$.jobonce.v1.ListExpectationsResponse\"\x03\x90\x02\x01\x12S\n\x0bPauseClaims\x12\x1e.jobonce.v1.PauseClaimsRequest\x1a\x1f.jobonce.v1.PauseClaimsResponse\"\x03\x90\x02\x02\x12V\n\x0cResumeClaims\x12\x1f.jobonce.v1.ResumeClaimsRequest\x1a .jobonce.v1.ResumeClaimsResponse\"\x03\x90\x02\x02\x12_\n\x0fListClaimPauses\x12\".jobonce.v1.ListClaimPausesRequest\x1a#.jobonce.v1.ListClaimPausesResponse\"\x03\x90\x02\x01\x42\x61\n\x15\x63om.github.jobonce.v1B\x11\x41\x64minServiceProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ejobonce/v1/admin_service.proto\x12\njobonce.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$jobonce/v1/expectation_service.proto\x1a\x16jobonce/v1/types.proto\"\x8f\x02\n\tJobFilter\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\x05state\x12\x42\n\x0f\x66irst_seen_from\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\rfirstSeenFrom\x12\x46\n\x11\x66irst_seen_before\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x0f\x66irstSeenBefore\x12%\n\x0e\x63onflicts_only\x18\x04 \x01(\x08R\rconflictsOnly\x12\"\n\rjob_id_prefix\x18\x05 \x01(\tR\x0bjobIdPrefix\"\xa8\x01\n\x0fListJobsRequest\x12-\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x15.jobonce.v1.JobFilterR\x06\x66ilter\x12*\n\x05order\x18\x02 \x01(\x0e\x32\x14.jobonce.v1.JobOrderR\x05order\x12\x1b\n\tpage_size\x18\x03 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"{\n\x10ListJobsResponse\x12#\n\x04jobs\x18\x01 \x03(\x0b\x32\x0f.jobonce.v1.JobR\x04jobs\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n\x08\x65xamined\x18\x03 \x01(\x05R\x08\x65xamined\"\x12\n\x10\x43ountJobsRequest\"\x88\x01\n\x11\x43ountJobsResponse\x12.\n\x06\x63ounts\x18\x01 \x03(\x0b\x32\x16.jobonce.v1.StateCountR\x06\x63ounts\x12\x1c\n\tconflicts\x18\x02 \x01(\x03R\tconflicts\x12%\n\x0e\x63onflicts_more\x18\x03 \x01(\x08R\rconflictsMore\"a\n\nStateCount\x12+\n\x05state\x18\x01 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\x05state\x12\x12\n\x04jobs\x18\x02 \x01(\x03R\x04jobs\x12\x12\n\x04more\x18\x03 \x01(\x08R\x04more\"\x85\x02\n\x12RequeueWorkRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n\x13\x65xpected_generation\x18\x02 \x01(\x03R\x12\x65xpectedGeneration\x12S\n\x18\x65xpected_first_seen_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x15\x65xpectedFirstSeenTime\x12\x14\n\x05\x66orce\x18\x04 \x01(\x08R\x05\x66orce\x12<\n\x0e\x65xpected_state\x18\x05 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\rexpectedState\"R\n\x13RequeueWorkResponse\x12!\n\x03job\x18\x01 \x01(\x0b\x32\x0f.jobonce.v1.JobR\x03job\x12\x18\n\x07\x63hanged\x18\x02 \x01(\x08R\x07\x63hanged\"\xa6\x02\n\x10\x44\x65leteJobRequest\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12/\n\x13\x65xpected_generation\x18\x02 \x01(\x03R\x12\x65xpectedGeneration\x12S\n\x18\x65xpected_first_seen_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x15\x65xpectedFirstSeenTime\x12\x14\n\x05\x66orce\x18\x04 \x01(\x08R\x05\x66orce\x12!\n\x0cpayload_only\x18\x05 \x01(\x08R\x0bpayloadOnly\x12<\n\x0e\x65xpected_state\x18\x06 \x01(\x0e\x32\x15.jobonce.v1.WorkStateR\rexpectedState\"-\n\x11\x44\x65leteJobResponse\x12\x18\n\x07\x64\x65leted\x18\x01 \x01(\x08R\x07\x64\x65leted\"\x96\x01\n\x12RequeueJobsRequest\x12-\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x15.jobonce.v1.JobFilterR\x06\x66ilter\x12\x19\n\x08max_jobs\x18\x02 \x01(\x05R\x07maxJobs\x12\x17\n\x07\x64ry_run\x18\x03 \x01(\x08R\x06\x64ryRun\x12\x1d\n\npage_token\x18\x04 \x01(\tR\tpageToken\"\x8e\x01\n\x13RequeueJobsResponse\x12\x33\n\x07results\x18\x01 \x03(\x0b\x32\x19.jobonce.v1.RequeueResultR\x07results\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1a\n\x08\x65xamined\x18\x03 \x01(\x05R\x08\x65xamined\"o\n\rRequeueResult\x12\x15\n\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n\x08requeued\x18\x02 \x01(\x08R\x08requeued\x12+\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.jobonce.v1.ItemErrorR\x05\x65rror\"\x8c\x01\n\x17ListExpectationsRequest\x12\x35\n\x06\x66ilter\x18\x01 \x01(\x0e\x32\x1d.jobonce.v1.ExpectationFilterR\x06\x66ilter\x12\x1b\n\tpage_size\x18\x02 \x01(\x05R\x08pageSize\x12\x1d\n\npage_token\x18\x03 \x01(\tR\tpageToken\"\x7f\n\x18ListExpectationsResponse\x12;\n\x0c\x65xpectations\x18\x01 \x03(\x0b\x32\x17.jobonce.v1.ExpectationR\x0c\x65xpectations\x12&\n\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x83\x01\n\nClaimPause\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\x12\x39\n\npause_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.TimestampR\tpauseTime\x12\x16\n\x06reason\x18\x03 \x01(\tR\x06reason\"P\n\x12PauseClaimsRequest\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\x12\x16\n\x06reason\x18\x02 \x01(\tR\x06reason\"C\n\x13PauseClaimsResponse\x12,\n\x05pause\x18\x01 \x01(\x0b\x32\x16.jobonce.v1.ClaimPauseR\x05pause\"9\n\x13ResumeClaimsRequest\x12\"\n\rjob_id_prefix\x18\x01 \x01(\tR\x0bjobIdPrefix\"0\n\x14ResumeClaimsResponse\x12\x18\n\x07resumed\x18\x01 \x01(\x08R\x07resumed\"\x18\n\x16ListClaimPausesRequest\"I\n\x17ListClaimPausesResponse\x12.\n\x06pauses\x18\x01 \x03(\x0b\x32\x16.jobonce.v1.ClaimPauseR\x06pauses*S\n\x08JobOrder\x12\x19\n\x15JOB_ORDER_UNSPECIFIED\x10\x00\x12\x1a\n\x16JOB_ORDER_NEWEST_FIRST\x10\x01\x12\x10\n\x0cJOB_ORDER_ID\x10\x02*x\n\x11\x45xpectationFilter\x12\"\n\x1e\x45XPECTATION_FILTER_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x45XPECTATION_FILTER_OVERDUE\x10\x01\x12\x1f\n\x1b\x45XPECTATION_FILTER_GIVEN_UP\x10\x02\x32\x94\x06\n\x0c\x41\x64minService\x12J\n\x08ListJobs\x12\x1b.jobonce.v1.ListJobsRequest\x1a\x1c.jobonce.v1.ListJobsResponse\"\x03\x90\x02\x01\x12M\n\tCountJobs\x12\x1c.jobonce.v1.CountJobsRequest\x1a\x1d.jobonce.v1.CountJobsResponse\"\x03\x90\x02\x01\x12S\n\x0bRequeueWork\x12\x1e.jobonce.v1.RequeueWorkRequest\x1a\x1f.jobonce.v1.RequeueWorkResponse\"\x03\x90\x02\x02\x12M\n\tDeleteJob\x12\x1c.jobonce.v1.DeleteJobRequest\x1a\x1d.jobonce.v1.DeleteJobResponse\"\x03\x90\x02\x02\x12S\n\x0bRequeueJobs\x12\x1e.jobonce.v1.RequeueJobsRequest\x1a\x1f.jobonce.v1.RequeueJobsResponse\"\x03\x90\x02\x02\x12\x62\n\x10ListExpectations\x12#.jobonce.v1.ListExpectationsRequest\x1a$.jobonce.v1.ListExpectationsResponse\"\x03\x90\x02\x01\x12S\n\x0bPauseClaims\x12\x1e.jobonce.v1.PauseClaimsRequest\x1a\x1f.jobonce.v1.PauseClaimsResponse\"\x03\x90\x02\x02\x12V\n\x0cResumeClaims\x12\x1f.jobonce.v1.ResumeClaimsRequest\x1a .jobonce.v1.ResumeClaimsResponse\"\x03\x90\x02\x02\x12_\n\x0fListClaimPauses\x12\".jobonce.v1.ListClaimPausesRequest\x1a#.jobonce.v1.ListClaimPausesResponse\"\x03\x90\x02\x01\x42\x61\n\x15\x63om.github.jobonce.v1B\x11\x41\x64minServiceProtoP\x01Z3github.com/jobonce/jobonce/gen/jobonce/v1;joboncev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,10 +53,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICE'].methods_by_name['ResumeClaims']._serialized_options = b'\220\002\002'
   _globals['_ADMINSERVICE'].methods_by_name['ListClaimPauses']._loaded_options = None
   _globals['_ADMINSERVICE'].methods_by_name['ListClaimPauses']._serialized_options = b'\220\002\001'
-  _globals['_JOBORDER']._serialized_start=2715
-  _globals['_JOBORDER']._serialized_end=2798
-  _globals['_EXPECTATIONFILTER']._serialized_start=2800
-  _globals['_EXPECTATIONFILTER']._serialized_end=2920
+  _globals['_JOBORDER']._serialized_start=2839
+  _globals['_JOBORDER']._serialized_end=2922
+  _globals['_EXPECTATIONFILTER']._serialized_start=2924
+  _globals['_EXPECTATIONFILTER']._serialized_end=3044
   _globals['_JOBFILTER']._serialized_start=142
   _globals['_JOBFILTER']._serialized_end=413
   _globals['_LISTJOBSREQUEST']._serialized_start=416
@@ -70,37 +70,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATECOUNT']._serialized_start=870
   _globals['_STATECOUNT']._serialized_end=967
   _globals['_REQUEUEWORKREQUEST']._serialized_start=970
-  _globals['_REQUEUEWORKREQUEST']._serialized_end=1169
-  _globals['_REQUEUEWORKRESPONSE']._serialized_start=1171
-  _globals['_REQUEUEWORKRESPONSE']._serialized_end=1253
-  _globals['_DELETEJOBREQUEST']._serialized_start=1256
-  _globals['_DELETEJOBREQUEST']._serialized_end=1488
-  _globals['_DELETEJOBRESPONSE']._serialized_start=1490
-  _globals['_DELETEJOBRESPONSE']._serialized_end=1535
-  _globals['_REQUEUEJOBSREQUEST']._serialized_start=1538
-  _globals['_REQUEUEJOBSREQUEST']._serialized_end=1688
-  _globals['_REQUEUEJOBSRESPONSE']._serialized_start=1691
-  _globals['_REQUEUEJOBSRESPONSE']._serialized_end=1833
-  _globals['_REQUEUERESULT']._serialized_start=1835
-  _globals['_REQUEUERESULT']._serialized_end=1946
-  _globals['_LISTEXPECTATIONSREQUEST']._serialized_start=1949
-  _globals['_LISTEXPECTATIONSREQUEST']._serialized_end=2089
-  _globals['_LISTEXPECTATIONSRESPONSE']._serialized_start=2091
-  _globals['_LISTEXPECTATIONSRESPONSE']._serialized_end=2218
-  _globals['_CLAIMPAUSE']._serialized_start=2221
-  _globals['_CLAIMPAUSE']._serialized_end=2352
-  _globals['_PAUSECLAIMSREQUEST']._serialized_start=2354
-  _globals['_PAUSECLAIMSREQUEST']._serialized_end=2434
-  _globals['_PAUSECLAIMSRESPONSE']._serialized_start=2436
-  _globals['_PAUSECLAIMSRESPONSE']._serialized_end=2503
-  _globals['_RESUMECLAIMSREQUEST']._serialized_start=2505
-  _globals['_RESUMECLAIMSREQUEST']._serialized_end=2562
-  _globals['_RESUMECLAIMSRESPONSE']._serialized_start=2564
-  _globals['_RESUMECLAIMSRESPONSE']._serialized_end=2612
-  _globals['_LISTCLAIMPAUSESREQUEST']._serialized_start=2614
-  _globals['_LISTCLAIMPAUSESREQUEST']._serialized_end=2638
-  _globals['_LISTCLAIMPAUSESRESPONSE']._serialized_start=2640
-  _globals['_LISTCLAIMPAUSESRESPONSE']._serialized_end=2713
-  _globals['_ADMINSERVICE']._serialized_start=2923
-  _globals['_ADMINSERVICE']._serialized_end=3711
+  _globals['_REQUEUEWORKREQUEST']._serialized_end=1231
+  _globals['_REQUEUEWORKRESPONSE']._serialized_start=1233
+  _globals['_REQUEUEWORKRESPONSE']._serialized_end=1315
+  _globals['_DELETEJOBREQUEST']._serialized_start=1318
+  _globals['_DELETEJOBREQUEST']._serialized_end=1612
+  _globals['_DELETEJOBRESPONSE']._serialized_start=1614
+  _globals['_DELETEJOBRESPONSE']._serialized_end=1659
+  _globals['_REQUEUEJOBSREQUEST']._serialized_start=1662
+  _globals['_REQUEUEJOBSREQUEST']._serialized_end=1812
+  _globals['_REQUEUEJOBSRESPONSE']._serialized_start=1815
+  _globals['_REQUEUEJOBSRESPONSE']._serialized_end=1957
+  _globals['_REQUEUERESULT']._serialized_start=1959
+  _globals['_REQUEUERESULT']._serialized_end=2070
+  _globals['_LISTEXPECTATIONSREQUEST']._serialized_start=2073
+  _globals['_LISTEXPECTATIONSREQUEST']._serialized_end=2213
+  _globals['_LISTEXPECTATIONSRESPONSE']._serialized_start=2215
+  _globals['_LISTEXPECTATIONSRESPONSE']._serialized_end=2342
+  _globals['_CLAIMPAUSE']._serialized_start=2345
+  _globals['_CLAIMPAUSE']._serialized_end=2476
+  _globals['_PAUSECLAIMSREQUEST']._serialized_start=2478
+  _globals['_PAUSECLAIMSREQUEST']._serialized_end=2558
+  _globals['_PAUSECLAIMSRESPONSE']._serialized_start=2560
+  _globals['_PAUSECLAIMSRESPONSE']._serialized_end=2627
+  _globals['_RESUMECLAIMSREQUEST']._serialized_start=2629
+  _globals['_RESUMECLAIMSREQUEST']._serialized_end=2686
+  _globals['_RESUMECLAIMSRESPONSE']._serialized_start=2688
+  _globals['_RESUMECLAIMSRESPONSE']._serialized_end=2736
+  _globals['_LISTCLAIMPAUSESREQUEST']._serialized_start=2738
+  _globals['_LISTCLAIMPAUSESREQUEST']._serialized_end=2762
+  _globals['_LISTCLAIMPAUSESRESPONSE']._serialized_start=2764
+  _globals['_LISTCLAIMPAUSESRESPONSE']._serialized_end=2837
+  _globals['_ADMINSERVICE']._serialized_start=3047
+  _globals['_ADMINSERVICE']._serialized_end=3835
 # @@protoc_insertion_point(module_scope)

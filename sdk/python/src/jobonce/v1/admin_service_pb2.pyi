@@ -91,16 +91,18 @@ class StateCount(_message.Message):
     def __init__(self, state: _Optional[_Union[_types_pb2.WorkState, str]] = ..., jobs: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class RequeueWorkRequest(_message.Message):
-    __slots__ = ("job_id", "expected_generation", "expected_first_seen_time", "force")
+    __slots__ = ("job_id", "expected_generation", "expected_first_seen_time", "force", "expected_state")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIRST_SEEN_TIME_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     expected_generation: int
     expected_first_seen_time: _timestamp_pb2.Timestamp
     force: bool
-    def __init__(self, job_id: _Optional[str] = ..., expected_generation: _Optional[int] = ..., expected_first_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., force: bool = ...) -> None: ...
+    expected_state: _types_pb2.WorkState
+    def __init__(self, job_id: _Optional[str] = ..., expected_generation: _Optional[int] = ..., expected_first_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., force: bool = ..., expected_state: _Optional[_Union[_types_pb2.WorkState, str]] = ...) -> None: ...
 
 class RequeueWorkResponse(_message.Message):
     __slots__ = ("job", "changed")
@@ -111,18 +113,20 @@ class RequeueWorkResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[_types_pb2.Job, _Mapping]] = ..., changed: bool = ...) -> None: ...
 
 class DeleteJobRequest(_message.Message):
-    __slots__ = ("job_id", "expected_generation", "expected_first_seen_time", "force", "payload_only")
+    __slots__ = ("job_id", "expected_generation", "expected_first_seen_time", "force", "payload_only", "expected_state")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_GENERATION_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIRST_SEEN_TIME_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_ONLY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_STATE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     expected_generation: int
     expected_first_seen_time: _timestamp_pb2.Timestamp
     force: bool
     payload_only: bool
-    def __init__(self, job_id: _Optional[str] = ..., expected_generation: _Optional[int] = ..., expected_first_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., force: bool = ..., payload_only: bool = ...) -> None: ...
+    expected_state: _types_pb2.WorkState
+    def __init__(self, job_id: _Optional[str] = ..., expected_generation: _Optional[int] = ..., expected_first_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., force: bool = ..., payload_only: bool = ..., expected_state: _Optional[_Union[_types_pb2.WorkState, str]] = ...) -> None: ...
 
 class DeleteJobResponse(_message.Message):
     __slots__ = ("deleted",)
