@@ -24,6 +24,10 @@ type Polled struct {
 	After time.Duration
 }
 
+// ErrPutOff is what a [PollFunc] wraps in the error for a job that it has not asked about, such as one too many of its provider for
+// now. It is reported like any other error, so that people see why they wait, but logged at level DEBUG alone.
+var ErrPutOff = errors.New("put off")
+
 // PollFunc asks the provider how a job stands, at the expectation's status_url. The context ends before the lease on the
 // expectation does. What is polled is asked again after an error too; it must hold no secret, since it is kept.
 type PollFunc func(ctx context.Context, e *joboncev1.Expectation) (Polled, error)
@@ -153,7 +157,11 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	over := err == nil && polled.Delivery != nil
 	switch {
 	case err != nil:
-		log.Warn("a job that is overdue could not be polled; it is polled again", "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrPutOff) {
+			level = slog.LevelDebug
+		}
+		log.Log(ctx, level, "a job that is overdue could not be polled; it is polled again", "error", err)
 		report.Error = storable(err.Error(), maxPollError)
 	case over: // should it not be recorded, it is polled again
 		report.NextAfter = durationpb.New(p.cfg.Lease)

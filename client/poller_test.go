@@ -1,8 +1,11 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -157,6 +160,32 @@ func cancelled(t *testing.T, c *client.Client) {
 func came(t *testing.T, c *client.Client) {
 	_, err := c.RecordDelivery(t.Context(), &joboncev1.RecordDeliveryRequest{JobId: "j", Source: "webhook"})
 	testenv.Must(t, err)
+}
+
+// TestPutOff: a job that was not asked about is reported as such and comes again, and is no line in the log.
+func TestPutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t)
+		_, err := c.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: "a", StatusUrl: "https://p.example/a", OverdueAfter: durationpb.New(0)})
+		testenv.Must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var heard []string
+		var log bytes.Buffer
+		p, err := c.NewPoller(func(_ context.Context, e *joboncev1.Expectation) (client.Polled, error) {
+			if heard = append(heard, e.GetLastError()); len(heard) == 1 {
+				return client.Polled{After: time.Minute}, fmt.Errorf("%w: p.example is busy", client.ErrPutOff)
+			}
+			cancel()
+			return client.Polled{}, nil
+		}, client.PollerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		testenv.Must(t, err)
+		p.Run(ctx)
+		if len(heard) != 2 || heard[1] != "put off: p.example is busy" || log.Len() > 0 {
+			t.Errorf("heard %q, logged %s", heard, log.String())
+		}
+	})
 }
 
 func TestPollerConfig(t *testing.T) {

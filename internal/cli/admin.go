@@ -128,7 +128,11 @@ func requeueMany(cmd *cobra.Command, conn *connection, req *joboncev1.RequeueJob
 		return len(resp.GetResults()), req.GetPageToken() != "", nil
 	})
 	if err == nil && refused > 0 {
-		return fmt.Errorf("%d jobs were requeued, %d could not be", requeued, refused)
+		did := "were requeued"
+		if req.GetDryRun() {
+			did = "would be requeued"
+		}
+		return fmt.Errorf("%s %s, %d could not be", counted(requeued, "job"), did, refused)
 	}
 	return err
 }
@@ -164,6 +168,8 @@ and the database's own logs are not touched. docs/operations.md says how to find
 			}
 			text := printable(args[0]) + ": deleted\n"
 			switch {
+			case !resp.GetDeleted() && payloadOnly:
+				text = printable(args[0]) + ": payload was gone already\n"
 			case !resp.GetDeleted():
 				text = printable(args[0]) + ": was gone already\n"
 			case payloadOnly:

@@ -30,7 +30,8 @@ func newPoll() *cobra.Command {
 	}
 	keys := pflag.NewFlagSet("poll", pflag.ContinueOnError)
 	keys.SortFlags = false
-	keys.Var(&cfg.concurrency, "concurrency", "how many jobs to poll at a time")
+	keys.Var(&cfg.concurrency, "concurrency", "how many jobs to poll at a time, shared evenly among the hosts: as many as these at least, so\n"+
+		"that a slow one leaves the others their places")
 	keys.DurationVar(&cfg.lease, "lease", time.Minute, "how long nobody else polls a job that this one has: 1s to 1h")
 	keys.DurationVar(&cfg.idle, "idle", 5*time.Second, "how long to wait before looking again when nothing is overdue")
 	keys.StringVar(&cfg.opsListen, "ops-listen", "", "`address` of /metrics, /livez and /readyz over HTTP, such as 127.0.0.1:9092;\n"+
@@ -99,7 +100,7 @@ func runPoll(ctx context.Context, cfg *pollConfig, hosts []poll.Host, conn *conn
 	logger := cfg.log.logger(stderr)
 	registry := telemetry.NewRegistry(build())
 	metrics := poll.NewMetrics(registry)
-	asker, err := poll.New(hosts, metrics)
+	asker, err := poll.New(hosts, cfg.concurrency.Value, metrics)
 	if err != nil {
 		return &usageError{err}
 	}

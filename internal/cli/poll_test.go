@@ -75,6 +75,50 @@ func TestPollWalkedThrough(t *testing.T) {
 	h.stop()
 }
 
+// TestPollGivesUp: an answer that is too large to be read is an error that people see, and what never has another one is given up in the
+// end, with that error, and counted.
+func TestPollGivesUp(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	h := serveHere(t, testServeConfig(t))
+	if _, err := h.stdout.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"state":"done","text":"%s"}`, strings.Repeat("x", 1<<20))
+	}))
+	defer provider.Close()
+	file := testenv.WriteFile(t, t.TempDir(), "jobonce.yaml", fmt.Appendf(nil, "poll: {idle: 100ms, hosts: [{host: '%s', allow_private: true, over: 'body.state == \"done\"'}]}",
+		strings.TrimPrefix(provider.URL, "http://")))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	var log strings.Builder
+	go func() {
+		_, err := execute(ctx, []string{"poll", "--config", file, "--server", h.addr}, nil, io.Discard, &log)
+		ended <- err
+	}()
+	if code, _, stderr := run("expect", "large", "--server", h.addr, "--status-url", provider.URL, "--overdue-after", "0s", "--give-up-after", "5s"); code != 0 {
+		t.Fatal(stderr)
+	}
+	listed := ""
+	for !strings.Contains(listed, "given up") {
+		_, listed, _ = run("overdue", "--server", h.addr, "--show", "given-up")
+	}
+	if !strings.Contains(listed, "is over 1048576 bytes") {
+		t.Errorf("listed: %s", listed)
+	}
+	stop()
+	if err := <-ended; err != nil || !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "is over 1048576 bytes") {
+		t.Errorf("%v; the poller said %s", err, log.String())
+	}
+	if said := h.logged(); !strings.Contains(said, `"level":"ERROR","msg":"a webhook never came`) || !strings.Contains(said, "is over 1048576 bytes") {
+		t.Errorf("the service said %s", said)
+	}
+	if _, metrics := h.get("/metrics"); !strings.Contains(metrics, "jobonce_expectations_given_up_total 1\n") {
+		t.Errorf("%s", metrics)
+	}
+	h.stop()
+}
+
 func TestPollConfig(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ file, want string }{

@@ -89,13 +89,18 @@ var language = expr.New(expr.Language{
 type host struct {
 	Host
 	limit *rate.Limiter
+	// places has one of each poll of the host that is under way. line gives those that find none their times to come again, one after
+	// the other at the host's rate.
+	places chan struct{}
+	line   *rate.Limiter
 	// quietUntil is until when it is not to be asked, in milliseconds since 1970.
 	quietUntil          atomic.Int64
 	over, event, status *expr.Program
 }
 
-func (h Host) compile() (*host, error) {
-	out := &host{Host: h}
+// compile makes a host ready, of which so many jobs are polled at a time.
+func (h Host) compile(places int) (*host, error) {
+	out := &host{Host: h, places: make(chan struct{}, places)}
 	if u, err := url.Parse("https://" + h.Name); err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || strings.ContainsAny(h.Name, "/?#*") {
 		return nil, h.wrong("host", errors.New("must be a name, or NAME:PORT"))
 	}
@@ -116,7 +121,7 @@ func (h Host) compile() (*host, error) {
 	if h.Rate == 0 {
 		h.Rate = 1
 	}
-	out.limit = rate.NewLimiter(rate.Limit(h.Rate), 1)
+	out.limit, out.line = rate.NewLimiter(rate.Limit(h.Rate), 1), rate.NewLimiter(rate.Limit(h.Rate), 1)
 	for _, p := range []struct {
 		key, source string
 		want        expr.Result

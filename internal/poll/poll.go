@@ -26,7 +26,7 @@ import (
 const (
 	// maxAnswer bounds an answer, in bytes: what the service takes as a payload by default.
 	maxAnswer = 1 << 20
-	// maxQuiet is how long a host is left alone at most that has answered with 429.
+	// maxQuiet is how long a host is left alone at most that has answered with 429, and a job put off of one that is busy.
 	maxQuiet = 5 * time.Minute
 )
 
@@ -39,11 +39,12 @@ type Asker struct {
 	now     func() time.Time
 }
 
-// New makes an asker. The error names the place in the configuration file at fault.
-func New(hosts []Host, metrics *Metrics) (*Asker, error) {
+// New makes an asker for a poller that polls so many jobs at a time. Each host has an even share of them, one at least, so that one that
+// is slow leaves places to the others. The error names the place in the configuration file at fault.
+func New(hosts []Host, concurrency int, metrics *Metrics) (*Asker, error) {
 	a := &Asker{hosts: make(map[string]*host), public: transport(false), private: transport(true), metrics: metrics, now: time.Now}
 	for _, h := range hosts {
-		compiled, err := h.compile()
+		compiled, err := h.compile(max(1, concurrency/len(hosts)))
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +78,8 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 	}
 	polled, err := a.ask(ctx, h, u)
 	switch {
-	case errors.Is(err, errQuiet):
+	case errors.Is(err, client.ErrPutOff):
+		a.metrics.asked(h.Name, outcomePutOff)
 	case err != nil:
 		a.metrics.asked(h.Name, outcomeFailed)
 	case polled.Delivery != nil:
@@ -88,13 +90,10 @@ func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Poll
 	return polled, err
 }
 
-// errQuiet: a host is left alone for a while.
-var errQuiet = errors.New("was not asked, since it has answered with 429 a moment ago")
-
 // quiet is an error for as long as the host is to be left alone.
 func (a *Asker) quiet(h *host) (client.Polled, error) {
 	if wait := time.UnixMilli(h.quietUntil.Load()).Sub(a.now()); wait > 0 {
-		return client.Polled{After: wait}, fmt.Errorf("%s %w", h.Name, errQuiet)
+		return client.Polled{After: wait}, fmt.Errorf("%w: %s has answered with 429 a moment ago", client.ErrPutOff, h.Name)
 	}
 	return client.Polled{}, nil
 }
@@ -109,13 +108,29 @@ func (h *host) leaveAlone(until time.Time) {
 	}
 }
 
+// later is when a job comes again of a host that has no place for it now.
+func (h *host) later(now time.Time) time.Duration {
+	turn := h.line.ReserveN(now, 1)
+	if turn.DelayFrom(now) > maxQuiet {
+		turn.CancelAt(now)
+		return maxQuiet
+	}
+	return max(turn.DelayFrom(now), time.Second)
+}
+
 // ask makes the request, and reads the answer.
 func (a *Asker) ask(ctx context.Context, h *host, u *url.URL) (client.Polled, error) {
 	if polled, err := a.quiet(h); err != nil {
 		return polled, err
 	}
+	select {
+	case h.places <- struct{}{}:
+		defer func() { <-h.places }()
+	default:
+		return client.Polled{After: h.later(a.now())}, fmt.Errorf("%w: as many other jobs of %s are being polled as its share of --concurrency", client.ErrPutOff, h.Name)
+	}
 	if err := h.limit.Wait(ctx); err != nil {
-		return client.Polled{}, errors.New("too many jobs of the host are overdue for its rate")
+		return client.Polled{After: h.later(a.now())}, fmt.Errorf("%w: too many jobs of %s are overdue for its rate", client.ErrPutOff, h.Name)
 	}
 	if polled, err := a.quiet(h); err != nil { // by what was answered meanwhile
 		return polled, err
@@ -249,6 +264,7 @@ const (
 	outcomeOver    = "over"
 	outcomeNotOver = "not_over"
 	outcomeFailed  = "failed"
+	outcomePutOff  = "put_off"
 	outcomeRefused = "refused"
 	otherHosts     = "other"
 )
@@ -274,7 +290,7 @@ func NewMetrics(registry *prometheus.Registry) *Metrics {
 // host has every series of a host from the start.
 func (m *Metrics) host(name string) {
 	m.recovers.WithLabelValues(name)
-	for _, outcome := range []string{outcomeOver, outcomeNotOver, outcomeFailed} {
+	for _, outcome := range []string{outcomeOver, outcomeNotOver, outcomeFailed, outcomePutOff} {
 		m.polls.WithLabelValues(name, outcome)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/jobonce/jobonce/client"
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
 	"github.com/jobonce/jobonce/internal/testenv"
 )
@@ -38,7 +39,7 @@ func asker(t *testing.T, text string, servers ...*httptest.Server) *Asker {
 	t.Helper()
 	hosts, err := parse(t, text)
 	testenv.Must(t, err)
-	a, err := New(hosts, NewMetrics(prometheus.NewRegistry()))
+	a, err := New(hosts, 8, NewMetrics(prometheus.NewRegistry()))
 	testenv.Must(t, err)
 	for _, s := range servers {
 		for _, trip := range []http.RoundTripper{a.public, a.private} {
@@ -215,6 +216,75 @@ func TestTooManyRequestsWhileOthersWait(t *testing.T) {
 			t.Errorf("to be asked again after %v: %v", after, err)
 		}
 	})
+}
+
+// TestSlowHost: one that does not answer has its share of the places, and the others theirs. Jobs that find none come again one after
+// the other, at the host's rate.
+func TestSlowHost(t *testing.T) {
+	began, stalls := make(chan struct{}), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		began <- struct{}{}
+		<-stalls
+		fmt.Fprint(w, `{"state":"running"}`)
+	}))
+	defer slow.Close()
+	calm := httptest.NewServer(&provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}})
+	defer calm.Close()
+	text := ""
+	for _, s := range []*httptest.Server{slow, calm} {
+		text += fmt.Sprintf("- host: %s\n  allow_private: true\n  over: body.state == 'done'\n  rate: 0.5\n", strings.TrimPrefix(s.URL, "http://"))
+	}
+	a := asker(t, text) // of 8 places
+	a.hosts[strings.TrimPrefix(slow.URL, "http://")].limit.SetLimit(1000)
+	now := time.Now()
+	a.now = func() time.Time { return now }
+	var polls sync.WaitGroup
+	for range 4 {
+		polls.Go(func() {
+			if _, _, err := a.about(slow.URL); err != nil {
+				t.Error(err)
+			}
+		})
+		<-began
+	}
+	for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+		_, after, err := a.about(slow.URL)
+		if !errors.Is(err, client.ErrPutOff) || !strings.Contains(err.Error(), "its share of --concurrency") || after != want {
+			t.Errorf("%d: after %v, %v", i, after, err)
+		}
+	}
+	for range 200 {
+		if _, after, _ := a.about(slow.URL); after > maxQuiet {
+			t.Fatalf("after %v", after)
+		}
+	}
+	if _, _, err := a.about(calm.URL); err != nil {
+		t.Errorf("another host: %v", err)
+	}
+	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(strings.TrimPrefix(slow.URL, "http://"), outcomePutOff)); got != 203 {
+		t.Errorf("%v were put off", got)
+	}
+	close(stalls)
+	polls.Wait()
+	go func() { <-began }()
+	if _, _, err := a.about(slow.URL); err != nil {
+		t.Errorf("once it answers: %v", err)
+	}
+}
+
+// TestRateTooLow: what would have to wait for longer than there is time for one poll gives its place back, and comes in its turn.
+func TestRateTooLow(t *testing.T) {
+	s := httptest.NewServer(&provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}})
+	defer s.Close()
+	a := asker(t, fmt.Sprintf("- host: %s\n  allow_private: true\n  over: body.state == 'done'\n  rate: 0.01\n", strings.TrimPrefix(s.URL, "http://")))
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+	defer cancel()
+	for i, late := range []bool{false, true, true} {
+		p, err := a.Poll(ctx, &joboncev1.Expectation{StatusUrl: s.URL})
+		if errors.Is(err, client.ErrPutOff) != late || late && (p.After < time.Second || p.After > maxQuiet) {
+			t.Errorf("%d: %+v, %v", i, p, err)
+		}
+	}
 }
 
 // TestOddAnswers: what an answer may be is bounded, nothing of it is in an error, and what is odd about it keeps no job from being recorded.
@@ -452,7 +522,7 @@ func TestBadHosts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hosts, err := parse(t, c.text)
 			if err == nil {
-				_, err = New(hosts, NewMetrics(prometheus.NewRegistry()))
+				_, err = New(hosts, 8, NewMetrics(prometheus.NewRegistry()))
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:") {
 				t.Errorf("%v, want %q", err, c.want)
