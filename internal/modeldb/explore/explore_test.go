@@ -75,14 +75,19 @@ type result struct {
 	Found   schedule
 	Problem string
 	Seconds float64
+	// Cut is set when the time was up before all was run.
+	Cut bool
 }
 
-// explore runs every schedule. It ends early when so many of them cannot be explained.
-func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found int) result {
-	began := time.Now()
-	x := &exploration{t: t, scenario: s, kind: kind, faults: faults, visited: map[[32]byte]visit{}, reactions: map[[32]byte]reaction{},
+// explore runs every schedule of a task's scenario. It ends early when enough of them cannot be explained, or the time is up.
+func explore(t *testing.T, s scenario, j task) result {
+	began, kind, found := time.Now(), j.Deployment, j.Found
+	x := &exploration{t: t, scenario: s, kind: kind, faults: j.Faults, visited: map[[32]byte]visit{}, reactions: map[[32]byte]reaction{},
 		result: result{Outcomes: map[string]int{}}}
 	for more := true; more && found > 0; {
+		if x.result.Cut = !j.Until.IsZero() && time.Now().After(j.Until); x.result.Cut {
+			break
+		}
 		var checks []func()
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, s, kind, x.reactions)
@@ -103,7 +108,7 @@ func explore(t *testing.T, s scenario, kind modeldb.Deployment, faults, found in
 						checks = append(checks, func() { x.checkNew(path, outcome) })
 					}
 					x.result.Outcomes[plain(outcome)]++
-					if err == nil && faults == 0 && !s.doubts && unanswered(outcome) {
+					if err == nil && j.Faults == 0 && !s.doubts && unanswered(outcome) {
 						err = errors.New("without faults a call has no answer")
 					}
 					if err != nil {

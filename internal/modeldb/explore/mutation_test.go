@@ -162,7 +162,7 @@ func TestMutations(t *testing.T) {
 			overlay := m.overlay(t)
 			var tasks []task
 			for faults := range m.faults + 1 {
-				tasks = append(tasks, task{m.scenario, m.deployment, faults, 10})
+				tasks = append(tasks, task{Scenario: m.scenario, Deployment: m.deployment, Faults: faults, Found: 10})
 			}
 			var found result
 			exploreAll(t, buildWorker(t, overlay), tasks, func(j task, r result) bool {

@@ -15,10 +15,15 @@ import (
 )
 
 // TestScenarios runs every schedule of every scenario: without faults, when all calls succeed; with one fault; and the core
-// ones with two, on a replica set. In the long form all with two, and three callers with one. It prints what it did, and holds the outcomes to
-// those that were known. JOBONCE_TEST_SCENARIOS limits it to those whose names match a regular expression.
+// ones with two, on a replica set. In the long form all with two, and three callers with one, as far as an hour goes, or
+// JOBONCE_TEST_SCENARIOS_FOR. It prints what it did, and holds the outcomes to those that were known. JOBONCE_TEST_SCENARIOS limits it to
+// those whose names match a regular expression.
 func TestScenarios(t *testing.T) {
 	began := time.Now()
+	var until time.Time
+	if testenv.Long() {
+		until = began.Add(allotted(t))
+	}
 	var tasks []task
 	only := regexp.MustCompile(os.Getenv("JOBONCE_TEST_SCENARIOS"))
 	for _, s := range scenarios() {
@@ -38,16 +43,26 @@ func TestScenarios(t *testing.T) {
 			}
 			for faults := range most + 1 {
 				if !s.long || testenv.Long() {
-					tasks = append(tasks, task{s.name, kind, faults, 1})
+					tasks = append(tasks, task{s.name, kind, faults, 1, until})
 				}
 			}
 		}
 	}
-	// The largest first, so that the workers end together.
-	slices.SortStableFunc(tasks, func(a, b task) int { return b.Faults - a.Faults })
+	// The largest first, so that the workers end together; where the time may be up before, last.
+	slices.SortStableFunc(tasks, func(a, b task) int {
+		if testenv.Long() {
+			a, b = b, a
+		}
+		return b.Faults - a.Faults
+	})
 	results := map[task]result{}
+	var cut []string
 	exploreAll(t, buildWorker(t, ""), tasks, func(j task, r result) bool {
-		results[j] = r
+		if r.Cut {
+			cut = append(cut, fmt.Sprintf("%v, after %d runs", j, r.Runs))
+		} else {
+			results[j] = r
+		}
 		t.Logf("%-75v %6d runs, %6d schedules, %7d pruned, %4d outcomes, %6.1f s", j, r.Runs, r.Schedules, r.Pruned, len(r.Outcomes), r.Seconds)
 		if r.Found != nil {
 			t.Errorf("%v: the schedule %v\n%s", j, r.Found, r.Problem)
@@ -63,7 +78,23 @@ func TestScenarios(t *testing.T) {
 		lines = append(lines, fmt.Sprintf("%v: %d", j, len(r.Outcomes)))
 	}
 	t.Logf("%d runs in %.0f s of %d workers, %.0f s in all", total, seconds, processors, time.Since(began).Seconds())
+	if len(cut) > 0 {
+		t.Logf("%d of %d were not explored to an end:\n%s", len(cut), len(tasks), strings.Join(cut, "\n"))
+	}
 	golden(t, lines)
+}
+
+// allotted is how long the long form goes on.
+func allotted(t *testing.T) time.Duration {
+	given := os.Getenv("JOBONCE_TEST_SCENARIOS_FOR")
+	if given == "" {
+		return time.Hour
+	}
+	d, err := time.ParseDuration(given)
+	if err != nil {
+		t.Fatalf("JOBONCE_TEST_SCENARIOS_FOR: %v", err)
+	}
+	return d
 }
 
 // goldenFile has the number of outcomes of each task. JOBONCE_TEST_GOLDEN=1 writes it anew.

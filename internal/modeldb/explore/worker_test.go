@@ -26,6 +26,8 @@ type task struct {
 	Faults     int
 	// Found is after how many schedules that cannot be explained it is enough.
 	Found int
+	// Until is when it gives up; zero for never.
+	Until time.Time
 }
 
 func (j task) String() string {
@@ -52,7 +54,7 @@ func TestWorker(t *testing.T) {
 		if !ok {
 			t.Fatalf("no scenario %q", j.Scenario)
 		}
-		answer, err := json.Marshal(explore(t, s, j.Deployment, j.Faults, j.Found))
+		answer, err := json.Marshal(explore(t, s, j))
 		if err != nil {
 			t.Fatal(err)
 		}
