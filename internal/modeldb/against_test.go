@@ -83,7 +83,7 @@ func isKnown(model, database string) bool {
 
 // command is a random command, and what it answers on a collection.
 func command(rng *rand.Rand) (what string, do func(*testing.T, *mongo.Collection) string) {
-	switch rng.IntN(9) {
+	switch rng.IntN(11) {
 	case 0:
 		var models []mongo.WriteModel
 		for _, id := range rng.Perm(4)[:1+rng.IntN(2)] {
@@ -129,6 +129,29 @@ func command(rng *rand.Rand) (what string, do func(*testing.T, *mongo.Collection
 		stages := mongo.Pipeline{{{Key: "$match", Value: bson.D{condition(rng), condition(rng)}}}, {{Key: "$count", Value: "n"}}}
 		return fmt.Sprint(stages), func(t *testing.T, c *mongo.Collection) string {
 			cursor, err := c.Aggregate(t.Context(), stages)
+			return found(t, cursor, err)
+		}
+	case 7:
+		stages := mongo.Pipeline{
+			{{Key: "$match", Value: bson.D{condition(rng)}}}, {{Key: "$sort", Value: bson.D{{Key: "job_id", Value: 1 - 2*rng.IntN(2)}}}}, {{Key: "$limit", Value: 1 + rng.IntN(4)}},
+			{{Key: "$group", Value: bson.D{
+				{Key: "_id", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$work.state", "none"}}}}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}},
+				{Key: "many", Value: bson.D{{Key: "$sum", Value: bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$gt", Value: bson.A{"$n", 1}}}, 1, 0}}}}}}}}},
+			{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}},
+			{{Key: "$project", Value: bson.D{{Key: "_id", Value: 0}, {Key: "state", Value: "$_id"}, {Key: "n", Value: 1}, {Key: "many", Value: 1}}}}}
+		return fmt.Sprint(stages), func(t *testing.T, c *mongo.Collection) string {
+			cursor, err := c.Aggregate(t.Context(), stages)
+			return found(t, cursor, err)
+		}
+	case 8:
+		size := bson.D{{Key: "$switch", Value: bson.D{
+			{Key: "branches", Value: bson.A{bson.D{{Key: "case", Value: bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: "$text"}}, "string"}}}},
+				{Key: "then", Value: bson.D{{Key: "$strLenBytes", Value: "$text"}}}}}},
+			{Key: "default", Value: bson.D{{Key: "$bsonSize", Value: "$$ROOT"}}}}}}
+		filter := bson.D{condition(rng)}
+		opts := options.Find().SetProjection(bson.D{{Key: "size", Value: size}}).SetSort(bson.D{{Key: "job_id", Value: 1}}).SetBatchSize(1).SetHint("job_id_1")
+		return fmt.Sprint("sizes of ", filter), func(t *testing.T, c *mongo.Collection) string { // with getMore
+			cursor, err := c.Find(t.Context(), filter, opts)
 			return found(t, cursor, err)
 		}
 	}
