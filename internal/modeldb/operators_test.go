@@ -249,6 +249,8 @@ func TestPausesOfADeposedPrimary(t *testing.T) {
 	for name, c := range map[string]struct{ before, meanwhile, then string }{
 		"paused, though it was resumed": {"pause", "resume", "pause"},
 		"resumed, though it was paused": {"", "pause", "resume"},
+		"listed, though it was paused":  {"", "pause", "list"},
+		"listed, though it was resumed": {"pause", "resume", "list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := openOffice(t, modeldb.ReplicaSet)
@@ -259,6 +261,10 @@ func TestPausesOfADeposedPrimary(t *testing.T) {
 					_, err = s.Pause(t.Context(), "shop:", "")
 				case "resume":
 					was, err = s.Unpause(t.Context(), "shop:")
+				case "list": // as the store itself reads them
+					var pauses []job.Pause
+					pauses, err = s.Pauses(t.Context())
+					was = len(pauses) > 0
 				}
 				testenv.Must(t, err)
 				return was
@@ -269,7 +275,11 @@ func TestPausesOfADeposedPrimary(t *testing.T) {
 			was := do(o.store, c.then)
 			pauses, err := o.others.Pauses(t.Context())
 			testenv.Must(t, err)
-			if (len(pauses) == 1) != (c.then == "pause") || c.then == "resume" && !was {
+			is := c.then
+			if is == "list" {
+				is = c.meanwhile
+			}
+			if (len(pauses) == 1) != (is == "pause") || c.then == "resume" && !was || c.then == "list" && was != (is == "pause") {
 				t.Errorf("after %s there is %+v; was it paused: %t", c.then, pauses, was)
 			}
 		})

@@ -332,15 +332,26 @@ func newPause(since time.Time, reason string) bson.D {
 	return bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: pauseSince, Value: since}, {Key: pauseReason, Value: reason}}}}
 }
 
-// readPauses reads the pauses.
+// readPauses reads the pauses as they stand at this moment: a primary that was deposed, and does not know it, would not have the
+// latest.
 func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	var pauses []job.Pause
-	f := s.each(ctx, s.pausedJobs, bson.D{}, options.Find(), func(doc bson.Raw) bool {
-		if _, is := doc.Lookup(fieldID).StringValueOK(); is {
-			pauses = append(pauses, decodePause(doc))
-		}
-		return true
-	})
+	read := func(ctx context.Context, coll *mongo.Collection) *failure {
+		pauses = nil
+		return s.each(ctx, coll, bson.D{}, options.Find().SetBatchSize(10*job.MaxPauses), func(doc bson.Raw) bool {
+			if _, is := doc.Lookup(fieldID).StringValueOK(); is {
+				pauses = append(pauses, decodePause(doc))
+			}
+			return true
+		})
+	}
+	linear, cancel, from := s.confirming(ctx, s.pausedJobs)
+	defer cancel()
+	f := read(linear, from)
+	var ce mongo.CommandError
+	if from != s.pausedJobs && errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
+		f = read(ctx, s.pausedJobs)
+	}
 	slices.SortFunc(pauses, func(a, b job.Pause) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	return pauses, f
 }

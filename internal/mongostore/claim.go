@@ -330,7 +330,7 @@ func (c *claim) confirm(ctx context.Context) ([]job.Claimed, error) {
 }
 
 // held reads the leases that the request holds, granted by this call or by an earlier one, with the bodies, as much as the
-// request takes. A lease of an earlier call is marked as told again; the failure says that one could not be, because it was
+// request takes, and has not been paused meanwhile. A lease of an earlier call is marked as told again; the failure says that one could not be, because it was
 // changed at the same time, for example. What this call got and the answer has no room for is given back.
 func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 	var held []stored
@@ -373,13 +373,18 @@ func (c *claim) held(ctx context.Context) (out []job.Claimed, _ *failure) {
 		switch {
 		case room:
 			out = append(out, claimed)
-			if mine {
-				c.opts.Watch.Tell(r.JobID, &job.Work{}, &r.Work)
-			}
 		case mine:
 			if err := c.unclaim(ctx, &claimed); err != nil {
 				c.log.Warn("a claim too many could not be given back; its lease lapses", "store", c.String(), "job_id", r.JobID, "error", c.explain(err))
 			}
+		}
+	}
+	if out, f = c.giveBackPaused(ctx, out); f != nil {
+		return nil, f
+	}
+	for i := range out {
+		if r := &out[i].Record; out[i].Granted {
+			c.opts.Watch.Tell(r.JobID, &job.Work{}, &r.Work)
 		}
 	}
 	return out, nil

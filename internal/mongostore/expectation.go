@@ -98,11 +98,10 @@ func (s *Store) readExpectation(ctx context.Context, jobID string, confirmed boo
 // as [Store.confirm] has it.
 func (s *Store) readOne(ctx context.Context, coll *mongo.Collection, id string, confirmed bool) (bson.Raw, *failure) {
 	from := coll
-	if confirmed && s.deployment.Load().kind != standalone && !s.unlinear.Load() {
+	if confirmed {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(mongo.NewSessionContext(ctx, nil), confirmTimeout)
+		ctx, cancel, from = s.confirming(ctx, coll)
 		defer cancel()
-		from = linearCollection(coll)
 	}
 	tracked, sent := track(ctx)
 	doc, err := from.FindOne(tracked, bson.D{{Key: fieldID, Value: id}}).Raw()

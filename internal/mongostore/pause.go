@@ -50,14 +50,34 @@ func (s *Store) loadPauses(ctx context.Context) ([]job.Pause, *failure) {
 // inForce are the pauses in force now: nobody may have paused work two seconds ago without their saying so. The error matches
 // job.ErrUnavailable.
 func (s *Store) inForce(ctx context.Context) ([]job.Pause, error) {
-	if p := s.pauses.Load(); p != nil && time.Since(p.read) <= 2*s.opts.PausesEvery {
-		return p.all, nil
+	for {
+		if p := s.pauses.Load(); p != nil && time.Since(p.read) <= 2*s.opts.PausesEvery {
+			return p.all, nil
+		}
+		if _, f := s.loadPauses(ctx); f != nil {
+			return nil, fmt.Errorf("%w: it is not known which claims are paused: %v", job.ErrUnavailable, s.explain(f))
+		}
 	}
-	all, f := s.loadPauses(ctx)
-	if f != nil {
-		return nil, fmt.Errorf("%w: it is not known which claims are paused: %v", job.ErrUnavailable, s.explain(f))
+}
+
+// giveBackPaused gives the claims back, of those that were granted just now, whose work was paused before it is told that it was
+// granted: since they were looked for, writes and reads may have taken their time. It returns the others. Between the last look at
+// the pauses and that there is nothing that takes any.
+func (s *Store) giveBackPaused(ctx context.Context, claims []job.Claimed) ([]job.Claimed, *failure) {
+	for {
+		paused, err := s.inForce(ctx)
+		if err != nil {
+			return nil, &failure{fateRetry, err}
+		}
+		i := slices.IndexFunc(claims, func(c job.Claimed) bool { return c.Granted && job.Paused(paused, c.Record.JobID) })
+		if i < 0 {
+			return claims, nil
+		}
+		if err := s.unclaim(ctx, &claims[i]); err != nil {
+			s.log.Warn("a claim of paused work could not be given back; its lease lapses", "store", s.String(), "job_id", claims[i].Record.JobID, "error", s.explain(err))
+		}
+		claims = slices.Delete(claims, i, i+1)
 	}
-	return all, nil
 }
 
 // passed is up to when what is due was found to be paused, by these pauses, and when all of it was looked at.

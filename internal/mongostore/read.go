@@ -141,6 +141,16 @@ func (s *Store) confirm(ctx context.Context, jobID string, withBody bool) (store
 	return r, f
 }
 
+// confirming is a collection, and the context to read it with, as confirm reads that of the jobs; the collection itself where the
+// server cannot.
+func (s *Store) confirming(ctx context.Context, coll *mongo.Collection) (context.Context, context.CancelFunc, *mongo.Collection) {
+	if s.deployment.Load().kind == standalone || s.unlinear.Load() {
+		return ctx, func() {}, coll
+	}
+	ctx, cancel := context.WithTimeout(mongo.NewSessionContext(ctx, nil), confirmTimeout)
+	return ctx, cancel, linearCollection(coll)
+}
+
 // confirmMiss confirms that there is no record: one at a time for an id, and so many in a second. What began before this
 // call says nothing to it: the record may have been made since. So it waits for the next one then.
 func (s *Store) confirmMiss(ctx context.Context, jobID string, withBody bool) (r stored, f *failure) {

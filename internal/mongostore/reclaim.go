@@ -40,7 +40,22 @@ func (s *Store) outcome(ctx context.Context, g *group, d *job.Delivery) job.Outc
 		case t.unknown && v.Disposition == job.Pending: // a claim may yet be applied
 			return job.Outcome{Err: t.err()}
 		default:
-			return s.answerOf(ctx, g.record.Record, v, &granted, &retold)
+			o := s.answerOf(ctx, g.record.Record, v, &granted, &retold)
+			if o.Granted == nil {
+				return o
+			}
+			left, f := s.giveBackPaused(ctx, []job.Claimed{{Record: job.Record{JobID: g.jobID}, Lease: *o.Granted, Granted: true}})
+			if f == nil && len(left) > 0 {
+				return o
+			}
+			if f == nil { // it was paused meanwhile
+				granted = job.Work{}
+				g.record, f = s.read(ctx, g.jobID, true)
+			}
+			if f != nil {
+				return job.Outcome{Err: fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, s.explain(f))} // it is recorded
+			}
+			continue
 		}
 		if g.record.form == unknownForm { // whoever gets the work must get the body
 			s.log.Error("a stored record cannot be used", "store", s.String(), "job_id", g.jobID, "error", errForm)
