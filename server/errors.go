@@ -31,8 +31,7 @@ const (
 )
 
 // reasons says for each reason with which code it is sent, unless a place says otherwise, and how long a client does
-// well to wait before it retries: 0 where a retry is no use. An unknown outcome is worth asking again soon, since the
-// write went through most of the time; a store that is away takes longer to come back.
+// well to wait before it retries: 0 where a retry is no use.
 var reasons = map[joboncev1.ErrorReason]struct {
 	code  codes.Code
 	retry time.Duration
@@ -43,10 +42,10 @@ var reasons = map[joboncev1.ErrorReason]struct {
 	joboncev1.ErrorReason_ERROR_REASON_EXPECTATION_NOT_FOUND: {codes.NotFound, 0},
 	joboncev1.ErrorReason_ERROR_REASON_LEASE_LOST:            {codes.Aborted, 0},
 	joboncev1.ErrorReason_ERROR_REASON_WRONG_STATE:           {codes.FailedPrecondition, 0},
-	joboncev1.ErrorReason_ERROR_REASON_OVERLOADED:            {codes.ResourceExhausted, 200 * time.Millisecond},
+	joboncev1.ErrorReason_ERROR_REASON_OVERLOADED:            {codes.ResourceExhausted, job.RetryOverloaded},
 	joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED:          {codes.ResourceExhausted, time.Second},
-	joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:     {codes.Unavailable, 500 * time.Millisecond},
-	joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN:       {codes.Unavailable, 100 * time.Millisecond},
+	joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:     {codes.Unavailable, job.RetryUnavailable},
+	joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN:       {codes.Unavailable, job.RetryUnknown},
 	joboncev1.ErrorReason_ERROR_REASON_UNAUTHENTICATED:       {codes.Unauthenticated, 0},
 	joboncev1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:     {codes.PermissionDenied, 0},
 	joboncev1.ErrorReason_ERROR_REASON_INTERNAL:              {codes.Internal, 0},

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	joboncev1 "github.com/jobonce/jobonce/gen/jobonce/v1"
+	"github.com/jobonce/jobonce/internal/job"
 )
 
 const (
@@ -28,9 +29,9 @@ const (
 	reasonUnavailable = joboncev1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE
 )
 
-// retries says for each reason how long a client does well to wait before it retries, as in package server.
+// retries says for each reason how long a client does well to wait before it retries.
 var retries = map[joboncev1.ErrorReason]time.Duration{
-	reasonOverloaded: 200 * time.Millisecond, reasonUnavailable: 500 * time.Millisecond, reasonUnknown: 100 * time.Millisecond,
+	reasonOverloaded: job.RetryOverloaded, reasonUnavailable: job.RetryUnavailable, reasonUnknown: job.RetryUnknown,
 }
 
 // codeOf are the codes of the reasons that are given here.

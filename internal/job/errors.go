@@ -3,6 +3,7 @@ package job
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The sentinel errors of a store. Every error that a [Store] returns matches one of these, an [InvalidError], or counts
@@ -25,6 +26,14 @@ var (
 	ErrRecordUnusable = errors.New("stored record unusable")
 	// ErrOverloaded: refused before anything was sent, because too much waits already.
 	ErrOverloaded = errors.New("overloaded")
+)
+
+// How long a client does well to wait before it retries. An unknown outcome is worth asking again soon, since the write went through
+// most of the time; a store that is away takes longer to come back.
+const (
+	RetryOverloaded  = 200 * time.Millisecond
+	RetryUnavailable = 500 * time.Millisecond
+	RetryUnknown     = 100 * time.Millisecond
 )
 
 // InvalidError is a request that can never succeed.

@@ -38,7 +38,7 @@ var allowed = map[string][]string{
 	"internal/config":      {},
 	"internal/expr":        {},
 	"internal/frontend":    {"client/webhook", "internal/auth", "internal/config", "internal/expr"},
-	"internal/httpdoor":    {"gen/http/jobonce/v1", "gen/jobonce/v1", "internal/auth"},
+	"internal/httpdoor":    {"gen/http/jobonce/v1", "gen/jobonce/v1", "internal/auth", "internal/job"},
 	"internal/job":         {"internal/payload"},
 	"internal/load":        {"client", "gen/jobonce/v1"},
 	"internal/mongostore":  {"internal/job", "internal/payload"},

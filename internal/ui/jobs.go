@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -35,13 +36,21 @@ type pages struct{ First, Next string }
 // pagesOf makes the addresses of the first page, where this is another one, and of the next one. token is this one's.
 func pagesOf(path string, query url.Values, token, next string) (p pages) {
 	if token != "" {
-		p.First = path + "?" + query.Encode()
+		p.First = address(path, query, "", "")
 	}
 	if next != "" {
-		query.Set("page", next)
-		p.Next = path + "?" + query.Encode()
+		p.Next = address(path, query, "page", next)
 	}
 	return p
+}
+
+// address is that of a view: its query with one more key in it, unless that has no value.
+func address(path string, query url.Values, key, value string) string {
+	query = maps.Clone(query)
+	if value != "" {
+		query.Set(key, value)
+	}
+	return path + "?" + query.Encode()
 }
 
 // list shows jobs: of a state or in conflict, and with ids that begin with something.
@@ -91,14 +100,10 @@ func (p *Page) list(r *request) (*content, error) {
 		}
 	}
 	data.Pages = pagesOf("/jobs", kept, token, page.GetNextPageToken())
-	kept.Del("page")
-	if token != "" {
-		kept.Set("page", token)
-	}
-	data.Here = "/jobs?" + kept.Encode()
+	data.Here = address("/jobs", kept, "page", token)
 	if data.Toggle = data.Here; !data.All {
 		kept.Set("all", "1")
-		data.Toggle = "/jobs?" + kept.Encode()
+		data.Toggle = address("/jobs", kept, "page", token)
 	}
 	return &content{template: "jobs", title: title, data: data}, nil
 }
