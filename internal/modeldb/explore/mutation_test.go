@@ -74,6 +74,11 @@ var mutations = []mutation{
 	},
 
 	{
+		name: "a deletion that is tried again compares no request id",
+		file: inStore + "admin.go", from: "meant != nil && r.RequestID != meant.RequestID", to: "meant != nil && false",
+		scenario: "delete × record, in one millisecond", faults: 1,
+	},
+	{
 		name: "a release among others that were made counts as not made",
 		file: inStore + "leaseround.go", from: "h.among = h.among || b.matched > 0", to: "_ = b.matched",
 		scenario: "release both × requeue by force and record",
