@@ -62,7 +62,7 @@ func (x *execution) execute() (reply document) {
 			reply = document{{"ok", 0.0}, {"code", int32(238)}, {"codeName", "NotImplemented"}, {"errmsg", e.Error()}}
 		}
 	}()
-	x.command = parse(x.call.Body)
+	x.command = x.call.document()
 	c, is := commandsOf[x.call.Name]
 	if !is {
 		refuse("command %s", x.call.Name)
@@ -119,7 +119,7 @@ func (x *execution) ns() string {
 // collection is a copy of the command's collection, or a new one.
 func (x *execution) collection() *collection {
 	if c := x.node.latest().collections[x.ns()]; c != nil {
-		return &collection{c.number, c.docs, c.indexes}
+		return &collection{number: c.number, docs: c.docs, indexes: c.indexes}
 	}
 	x.made++
 	return &collection{number: x.made}

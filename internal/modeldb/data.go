@@ -17,6 +17,7 @@ type data struct {
 	// retries is what the sessions did last, so that a repeated command is not executed again. It is data like any other:
 	// what is rolled back is forgotten here too.
 	retries map[string]retry
+	sum     []byte // its digest, once somebody has asked for it
 }
 
 // collection holds documents in the order of their making.
@@ -24,6 +25,7 @@ type collection struct {
 	number  int // of the collection, over all that there ever were
 	docs    []document
 	indexes []index
+	sum     []byte // its digest, once somebody has asked for it
 }
 
 // index is an index of a collection. Documents are found without it: it is here for being unique, and for being there.
@@ -57,7 +59,7 @@ func newData() *data {
 func (d *data) withCollection(ns string, c *collection) *data {
 	collections := maps.Clone(d.collections)
 	collections[ns] = c
-	return &data{collections, d.retries}
+	return &data{collections: collections, retries: d.retries}
 }
 
 // withResult is the data with what a statement of a session did.
@@ -69,7 +71,7 @@ func (d *data) withResult(session string, txn int64, statement int32, r result) 
 	done[statement] = r
 	retries := maps.Clone(d.retries)
 	retries[session] = retry{txn, done}
-	return &data{d.collections, retries}
+	return &data{collections: d.collections, retries: retries}
 }
 
 // withSession is the data in which a session has begun its command of that number.
@@ -79,7 +81,7 @@ func (d *data) withSession(session string, txn int64) *data {
 	}
 	retries := maps.Clone(d.retries)
 	retries[session] = retry{txn: txn}
-	return &data{d.collections, retries}
+	return &data{collections: d.collections, retries: retries}
 }
 
 // write executes one statement.
@@ -107,7 +109,7 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 		return d, result{}, nil
 	}
 	if w.delete {
-		changed := &collection{c.number, slices.Delete(slices.Clone(c.docs), at, at+1), c.indexes}
+		changed := &collection{number: c.number, docs: slices.Delete(slices.Clone(c.docs), at, at+1), indexes: c.indexes}
 		return d.withCollection(w.ns, changed), result{matched: 1, modified: 1, before: c.docs[at]}, nil
 	}
 	var before document
@@ -130,7 +132,7 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	if err := c.checkUnique(after, at); err != nil {
 		return d, result{}, err
 	}
-	changed := &collection{c.number, slices.Clone(c.docs), c.indexes}
+	changed := &collection{number: c.number, docs: slices.Clone(c.docs), indexes: c.indexes}
 	r := result{matched: 1, modified: 1, before: before, after: after}
 	if at < 0 {
 		changed.docs = append(changed.docs, after)
@@ -156,16 +158,13 @@ func (c *collection) first(filter, order document) int {
 // digest stands for all that the data is: equal data have equal digests. Sessions are named by number, and
 // count their commands from a first one.
 func (d *data) digest(number func(session string) (number int, first int64)) []byte {
+	if d.sum != nil {
+		return d.sum
+	}
 	var b bytes.Buffer
 	for _, ns := range slices.Sorted(maps.Keys(d.collections)) {
-		c := d.collections[ns]
 		b.WriteString(ns)
-		for _, i := range c.indexes {
-			b.WriteString(i.name)
-		}
-		for _, doc := range c.docs {
-			b.Write(doc.without("_id").encode())
-		}
+		b.Write(d.collections[ns].digest())
 	}
 	sessions := map[int]retry{}
 	for s, r := range d.retries {
@@ -183,5 +182,22 @@ func (d *data) digest(number func(session string) (number int, first int64)) []b
 		}
 	}
 	sum := sha256.Sum256(b.Bytes())
-	return sum[:]
+	d.sum = sum[:]
+	return d.sum
+}
+
+func (c *collection) digest() []byte {
+	if c.sum != nil {
+		return c.sum
+	}
+	var b []byte
+	for _, i := range c.indexes {
+		b = append(b, i.name...)
+	}
+	for _, doc := range c.docs {
+		b = doc.without("_id").append(b)
+	}
+	sum := sha256.Sum256(b)
+	c.sum = sum[:]
+	return c.sum
 }

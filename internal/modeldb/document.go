@@ -43,7 +43,7 @@ func refuse(format string, args ...any) { panic(unmodelled{fmt.Sprintf(format, a
 
 // parse reads a document.
 func parse(raw []byte) document {
-	d := make(document, 0, 8)
+	d := make(document, 0, 4)
 	elements(raw, func(key string, v bsoncore.Value) { d = append(d, element{key, valueOf(v)}) })
 	return d
 }

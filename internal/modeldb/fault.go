@@ -1,8 +1,8 @@
 package modeldb
 
 import (
-	"fmt"
 	"slices"
+	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -45,7 +45,7 @@ var kindNames = []string{"ok", "cut", "refused", "stopped", "item", "concern", "
 
 func (f Fault) String() string {
 	if f.Kind == Stopped || f.Kind == ItemFailed || f.Item > 0 {
-		return fmt.Sprintf("%s-%d", kindNames[f.Kind], f.Item)
+		return kindNames[f.Kind] + "-" + strconv.Itoa(f.Item)
 	}
 	return kindNames[f.Kind]
 }

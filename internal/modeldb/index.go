@@ -47,7 +47,7 @@ func (c *collection) withIndex(spec document) (*collection, *writeError) {
 			return nil, &writeError{code: codeIndexOptionsConflict, message: "Index already exists with other options: " + i.name}
 		}
 	}
-	out := &collection{c.number, c.docs, append(slices.Clone(c.indexes), made)}
+	out := &collection{number: c.number, docs: c.docs, indexes: append(slices.Clone(c.indexes), made)}
 	if made.unique {
 		for i, d := range c.docs {
 			if err := out.checkUnique(d, i); err != nil {

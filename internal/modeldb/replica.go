@@ -59,9 +59,11 @@ func (x *execution) timed(reply document) document {
 	return append(reply,
 		element{"errorLabels", array{}},
 		element{"operationTime", at},
-		element{"$clusterTime", document{{"clusterTime", x.node.now()},
-			{"signature", document{{"hash", binary{0, string(make([]byte, 20))}}, {"keyId", int64(0)}}}}})
+		element{"$clusterTime", document{{"clusterTime", x.node.now()}, {"signature", unsigned}}})
 }
+
+// unsigned is the signature of a time on a server without authentication.
+var unsigned = document{{"hash", binary{0, string(make([]byte, 20))}}, {"keyId", int64(0)}}
 
 // acknowledge ends a write command as its write concern wants it.
 func (x *execution) acknowledge(reply document) document {

@@ -26,7 +26,7 @@ func (s *Server) Restore(to Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.node.log, s.node.committed = nil, 0
-	s.node.append(&data{to.collections, map[string]retry{}}) // what ended before is not repeated any more
+	s.node.append(&data{collections: to.collections, retries: map[string]retry{}}) // what ended before is not repeated any more
 	clear(s.building)
 	s.behind, s.numbers, s.told, s.sessions = map[int]deposed{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
 }
@@ -86,7 +86,7 @@ func (s *Server) Calls() []*Call {
 // essence is what the command says, without what is another one in each run.
 func (c *Call) essence() []byte {
 	d := document{}
-	for _, e := range parse(c.Body) {
+	for _, e := range c.document() {
 		if !slices.Contains([]string{"lsid", "txnNumber", "$clusterTime"}, e.key) {
 			d = append(d, e)
 		}
@@ -155,7 +155,7 @@ func (s *Server) forget(c *Call) {
 func timeless(v any) any {
 	switch v := v.(type) {
 	case document:
-		out := document{}
+		out := make(document, 0, len(v))
 		for _, e := range v {
 			if e.key != "operationTime" && e.key != "$clusterTime" && e.key != "_id" {
 				out = append(out, element{e.key, timeless(e.value)})
@@ -249,9 +249,12 @@ type session struct {
 
 // noteSession remembers in which order a client's sessions came, and where their numbers begin: both are others in each run.
 func (s *Server) noteSession(c *Call) {
+	if !s.held {
+		return
+	}
 	id, err := c.Body.LookupErr("lsid", "id")
 	txn, numbered := c.Body.Lookup("txnNumber").AsInt64OK()
-	if err != nil || !numbered || !s.held {
+	if err != nil || !numbered {
 		return
 	}
 	_, data := id.Binary()

@@ -7,6 +7,7 @@
 package modeldb
 
 import (
+	"bufio"
 	"context"
 	"maps"
 	"net"
@@ -120,14 +121,24 @@ type Call struct {
 
 	conn    net.Conn
 	message wire.Message
+	parsed  document // the body, once it was read
 	failed  document // the reply, when the execution ended early
+}
+
+// document is the command as a document. It is read once: a command is rehearsed many times.
+func (c *Call) document() document {
+	if c.parsed == nil {
+		c.parsed = parse(c.Body)
+	}
+	return c.parsed
 }
 
 // serve reads a connection's commands until it ends.
 func (s *Server) serve(conn net.Conn, client int) {
 	defer conn.Close()
+	r := bufio.NewReaderSize(conn, 1024) // a message at once, not its header and then the rest
 	for {
-		message, err := wire.Read(conn)
+		message, err := wire.Read(r)
 		if err != nil {
 			s.leave(conn)
 			return
@@ -187,7 +198,7 @@ func (s *Server) DropIndex(ns, name string) {
 	defer s.mu.Unlock()
 	c := s.node.latest().collections[ns]
 	kept := slices.DeleteFunc(slices.Clone(c.indexes), func(i index) bool { return i.name == name })
-	s.node.append(s.node.latest().withCollection(ns, &collection{c.number, c.docs, kept}))
+	s.node.append(s.node.latest().withCollection(ns, &collection{number: c.number, docs: c.docs, indexes: kept}))
 	s.node.commit()
 	delete(s.building, ns+" "+name)
 }

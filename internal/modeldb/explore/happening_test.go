@@ -3,6 +3,7 @@ package explore_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,8 +21,9 @@ type happening struct {
 	about string
 	// fault is set for what counts against the bound of faults.
 	fault bool
-	// hurts is set for what may cost a client its connections.
+	// hurts is set for what may cost the client of a store its connections.
 	hurts bool
+	store int
 	do    func(w *world)
 }
 
@@ -29,6 +31,8 @@ type happening struct {
 func (w *world) events() (events []happening) {
 	calls := w.db.Calls()
 	active := w.active()
+	events = w.choice[:0]
+	defer func() { w.choice = events }()
 	var late []happening
 	for _, c := range calls {
 		name := nameOf(c)
@@ -88,7 +92,7 @@ func (w *world) events() (events []happening) {
 		stays := !w.over[c.number] && !w.left[c.number]
 		w.mu.Unlock()
 		if stays {
-			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, do: func(w *world) {
+			events = append(events, happening{name: fmt.Sprintf("leave-%d", c.number+1), about: "the caller's context ends", fault: true, hurts: true, store: w.storeOf(c.number), do: func(w *world) {
 				w.left[c.number] = true
 				if w.saw(c.number%len(w.stores), "left", c.number); !w.rehearsing {
 					c.leave()
@@ -99,7 +103,7 @@ func (w *world) events() (events []happening) {
 	if w.kind == modeldb.ReplicaSet {
 		for i := range w.stores {
 			depose := func(name string, keep bool) {
-				events = append(events, happening{name: fmt.Sprintf("%c-deposed%s", 'A'+i, name), fault: true, hurts: true,
+				events = append(events, happening{name: fmt.Sprintf("%c-deposed%s", 'A'+i, name), fault: true, hurts: true, store: i,
 					about: "the primary that the store knows is deposed, and knows it not", do: func(w *world) { w.db.Depose(i, keep) }})
 			}
 			switch {
@@ -165,10 +169,10 @@ func (w *world) ofIndex() []happening {
 
 // answer answers a command, with a fault on the way.
 func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
-	h := happening{name: name, about: c.Name, fault: f.Kind != modeldb.None && f.Kind != modeldb.Blind}
-	if f != (modeldb.Fault{}) {
+	h := happening{name: name, about: c.Name, fault: f.Kind != modeldb.None && f.Kind != modeldb.Blind, store: c.Client}
+	if f.Kind != modeldb.None {
+		h.name = name + "-" + f.String()
 		h.hurts = !slices.Contains([]modeldb.Kind{modeldb.Blind, modeldb.ItemFailed, modeldb.ConcernFailed, modeldb.Refused}, f.Kind)
-		h.name, h.about = name+"-"+f.String(), c.Name+": "+f.String()
 	}
 	h.do = func(w *world) {
 		w.db.Answer(c, f, func(reply bson.Raw) { w.saw(c.Client, c.Number, f, string(reply)) })
@@ -176,7 +180,7 @@ func answer(c *modeldb.Call, name string, f modeldb.Fault) happening {
 	return h
 }
 
-func nameOf(c *modeldb.Call) string { return fmt.Sprintf("%c%d", 'A'+c.Client, c.Number) }
+func nameOf(c *modeldb.Call) string { return string(rune('A'+c.Client)) + strconv.Itoa(c.Number) }
 
 // schedule is what happened in a run, by name. It prints as a list, and is read from one.
 type schedule []string

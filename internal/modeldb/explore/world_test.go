@@ -48,8 +48,11 @@ type world struct {
 	known  map[string]job.Expected
 	// token is that of the poller that has the job.
 	token string
-	// hurt is set once a client may have lost its connections, worn once the stores are not what they were any more.
-	hurt, worn bool
+	// hurt is set for each store whose client may have lost its connections, worn once the stores are not what they were any more.
+	hurt []bool
+	worn bool
+	// choice holds the latest events: each time the same memory.
+	choice []happening
 	// reactions tells what follows when a store has seen all that a digest stands for: always the same. It outlives the world.
 	reactions map[[32]byte]reaction
 
@@ -163,7 +166,9 @@ func (w *world) run(choose func(w *world, events []happening) int) (outcome stri
 		case len(events) == 0:
 			return w.judge()
 		}
-		w.hurt = w.hurt || events[i].hurts
+		if e := events[i]; e.hurts {
+			w.hurt[e.store] = true
+		}
 		w.happen(events[i])
 	}
 }
@@ -283,7 +288,7 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[
 			t.Fatal(err)
 		}
 		<-store.Ready()
-		w.stores, w.clocks = append(w.stores, store), append(w.clocks, clock)
+		w.stores, w.clocks, w.hurt = append(w.stores, store), append(w.clocks, clock), append(w.hurt, false)
 	}
 	synctest.Wait()
 	w.play = &play{nows: [][]time.Time{{w.clock.Now()}}, calls: map[string][]made{}}
@@ -320,12 +325,13 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[
 // reset makes the world what it was in the beginning.
 func (w *world) reset() {
 	w.runs++
-	if w.hurt {
-		w.hurt = false
-		for _, s := range w.stores { // finds the primary again
-			if err := s.Check(context.Background()); err != nil {
-				w.t.Fatal(err)
-			}
+	for i, s := range w.stores {
+		if !w.hurt[i] {
+			continue
+		}
+		w.hurt[i] = false
+		if err := s.Check(context.Background()); err != nil { // finds the primary again
+			w.t.Fatal(err)
 		}
 		synctest.Wait()
 	}
