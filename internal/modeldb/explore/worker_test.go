@@ -133,7 +133,8 @@ type worker struct {
 
 func startWorker(t *testing.T, binary string) (*worker, error) {
 	w := &worker{cmd: exec.CommandContext(t.Context(), binary, "-test.run", "^TestWorker$", "-test.timeout", "0")}
-	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GOMAXPROCS=1", "GOGC=1600", "GOMEMLIMIT=512MiB")
+	// A run's goroutines begin with stacks as large as most become, and nobody asks where memory comes from.
+	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GODEBUG=adaptivestackstart=1,memprofilerate=0", "GOMAXPROCS=1", "GOGC=1600", "GOMEMLIMIT=512MiB")
 	w.cmd.Stderr = &w.stderr
 	w.cmd.WaitDelay = 10 * time.Second
 	stdin, err := w.cmd.StdinPipe()

@@ -36,7 +36,7 @@ type world struct {
 	clock  *testenv.Clock
 	clocks []*testenv.Clock // of each store: the same, unless it is ahead
 	stores []*mongostore.Store
-	born   time.Time
+	rested time.Time // when the stores looked after themselves
 	runs   int
 	began  int // the sequence of what came before a run
 	// What a run begins with: the data, the clock, and for each job the calls that came before, what the last of them answered, and the
@@ -143,13 +143,15 @@ func (p *play) step(caller int, kind byte) {
 	p.steps = append(p.steps, s)
 }
 
-// lifetime is how long a world is young, in the bubble's time: shorter than until the stores look after themselves again.
 const (
-	lifetime = 40 * time.Second
+	// upkeep is how often the stores look after themselves. No run begins later than early after that, so that none meets it.
+	upkeep = time.Minute
+	early  = 40 * time.Second
+	// mostRuns is how many runs a world is young for.
 	mostRuns = 200
 )
 
-func (w *world) young() bool { return time.Since(w.born) < lifetime && w.runs < mostRuns && !w.worn }
+func (w *world) young() bool { return w.runs < mostRuns && !w.worn }
 
 // run runs the scenario once. choose is asked what is to happen next, and gives the place of one of the events, or -1 for
 // the run to be given up; of no events, at the end, it gives 0. The outcome is what came of it; empty when it was given up.
@@ -267,7 +269,7 @@ func (w *world) foresee(e happening) (key [32]byte, known bool) {
 }
 
 func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[32]byte]reaction) *world {
-	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), born: time.Now(), reactions: reactions}
+	w := &world{scenario: s, t: t, kind: kind, db: modeldb.New(kind), clock: testenv.NewClock(), rested: time.Now(), reactions: reactions}
 	if len(w.jobs) == 0 {
 		w.jobs = []string{"job"}
 	}
@@ -281,7 +283,7 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[
 	}
 	for i := range stores {
 		clock := testenv.NewClock()
-		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI(), Dialer: w.db.Dialer(i), Now: clock.Now, MaxAttempts: storetest.MaxAttempts,
+		store, err := mongostore.Open(mongostore.Options{URI: w.db.URI() + "&heartbeatFrequencyMS=3600000", Dialer: w.db.Dialer(i), Now: clock.Now, MaxAttempts: storetest.MaxAttempts,
 			PausesEvery: time.Hour, MaxClockSkew: s.skew,
 			NewPause: func() backoff.BackOff { return backoff.NewConstantBackOff(pause) }, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -325,15 +327,13 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions map[[
 // reset makes the world what it was in the beginning.
 func (w *world) reset() {
 	w.runs++
-	for i, s := range w.stores {
-		if !w.hurt[i] {
-			continue
-		}
-		w.hurt[i] = false
-		if err := s.Check(context.Background()); err != nil { // finds the primary again
-			w.t.Fatal(err)
-		}
+	if time.Since(w.rested) > early {
+		w.rested = w.rested.Add(upkeep)
+		time.Sleep(time.Until(w.rested.Add(time.Second)))
 		synctest.Wait()
+	}
+	for i := range w.stores {
+		w.heal(i)
 	}
 	w.db.Restore(w.data)
 	for _, c := range w.allClocks() {
@@ -356,6 +356,18 @@ func (w *world) reset() {
 	for i := range w.stores {
 		w.seen, w.nows = append(w.seen, [32]byte{byte(i)}), append(w.nows, []time.Time{w.now})
 	}
+}
+
+// heal has a store find the primary again, if it may have lost it.
+func (w *world) heal(store int) {
+	if !w.hurt[store] {
+		return
+	}
+	if err := w.stores[store].Check(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.hurt[store] = false
+	synctest.Wait()
 }
 
 // pause is between the tries of an operation; patience is longer than that, and than the driver waits before it looks again
@@ -553,7 +565,10 @@ func (w *world) came(number int, call, said string, err error) string {
 func (w *world) judge() (outcome string, err error) {
 	w.db.Hold(false)
 	w.running.Wait()
-	ready(w.stores[0])
+	if w.worn {
+		ready(w.stores[0])
+	}
+	w.heal(0)
 	problems := append(w.problems, w.db.Strange()...)
 	stored := ""
 	for _, id := range w.jobs {
