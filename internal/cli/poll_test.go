@@ -119,6 +119,32 @@ func TestPollGivesUp(t *testing.T) {
 	h.stop()
 }
 
+// TestOperatorsMetrics: a service counts webhooks that are overdue and jobs that died.
+func TestOperatorsMetrics(t *testing.T) {
+	h := serveHere(t, testServeConfig(t))
+	if _, err := h.stdout.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	_, out, _ := run("record", "--server", h.addr, "--job-id", "hopeless", "--work-mode", "leased", "--lease", "1h")
+	_, token, _ := strings.Cut(out, "lease_token=")
+	token, _, _ = strings.Cut(token, " ")
+	for _, args := range [][]string{
+		{"work", "release", "hopeless", "--lease-token", token, "--dead"}, {"expect", "late", "--status-url", "https://p.example/", "--overdue-after", "0s"},
+		{"expect", "early", "--status-url", "https://p.example/"},
+	} {
+		if code, _, stderr := run(append(args, "--server", h.addr)...); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	_, metrics := h.get("/metrics")
+	for _, want := range []string{"jobonce_dead_jobs_total 1\n", "jobonce_expectations_overdue 1\n", "jobonce_expectations_given_up_total 0\n"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	h.stop()
+}
+
 func TestPollConfig(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ file, want string }{
