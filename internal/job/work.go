@@ -97,13 +97,16 @@ func (w *Work) did(token string, state WorkState) bool {
 }
 
 // Renew lets the lease run anew, but never makes it shorter: a renewal that lands late must not take back what a later one
-// was told. ErrLeaseLost when token does not hold it.
+// was told. One that asks for no more than there is makes it a millisecond longer: a store whose former primary takes what
+// changes nothing knows from the change that the lease is held. ErrLeaseLost when token does not hold it.
 func (w Work) Renew(token string, d time.Duration, now time.Time) (Work, error) {
 	if !w.Holds(token) {
 		return w, ErrLeaseLost
 	}
 	if renewed := w.dueIn(d, now); renewed.Due.After(w.Due) {
 		w.Due = renewed.Due
+	} else {
+		w = w.Retell()
 	}
 	w.Granted = max(w.Granted, d.Truncate(time.Millisecond))
 	return w, nil

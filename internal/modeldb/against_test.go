@@ -179,7 +179,7 @@ func change(rng *rand.Rand) any {
 		bson.D{{Key: "$set", Value: bson.D{{Key: "work.state", Value: "completed"}}}, {Key: "$unset", Value: bson.D{{Key: "work.due", Value: ""}, {Key: "work.lease", Value: ""}}},
 			{Key: "$inc", Value: bson.D{{Key: "work.attempts", Value: int32(-1)}}}},
 		bson.D{{Key: "$inc", Value: bson.D{{Key: "text", Value: int32(1)}}}}, // a text
-		mongo.Pipeline{{{Key: "$set", Value: bson.D{{Key: "work.due", Value: bson.D{{Key: "$max", Value: bson.A{"$work.due", due}}}},
+		mongo.Pipeline{{{Key: "$set", Value: bson.D{{Key: "work.due", Value: bson.D{{Key: "$max", Value: bson.A{bson.D{{Key: "$add", Value: bson.A{"$work.due", 1}}}, due}}}},
 			{Key: "work.granted", Value: bson.D{{Key: "$ifNull", Value: bson.A{"$work.granted", int64(5)}}}}}}}},
 	}[rng.IntN(5)]
 }

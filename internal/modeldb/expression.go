@@ -73,6 +73,7 @@ func init() { // they refer back to evaluate
 		"$or":          func(d document, o any) any { return slices.ContainsFunc(operands(d, o), truthy) },
 		"$not":         func(d document, o any) any { return !truthy(operands(d, o)[0]) },
 		"$type":        func(d document, o any) any { return typeName(operands(d, o)[0]) },
+		"$add":         add,
 		"$max":         func(d document, o any) any { return extreme(operands(d, o), 1) },
 		"$min":         func(d document, o any) any { return extreme(operands(d, o), -1) },
 		"$cond":        conditional,
@@ -108,6 +109,25 @@ func operands(d document, o any) []any {
 		out[i] = evaluate(d, x)
 	}
 	return out
+}
+
+// add adds whole milliseconds to a time; null where one of them is that, or is not there.
+func add(d document, o any) any {
+	v := operands(d, o)
+	if len(v) != 2 {
+		refuse("$add of %d values", len(v))
+	}
+	for _, x := range v {
+		if _, is := x.(null); is || x == nil {
+			return null{}
+		}
+	}
+	at, isTime := v[0].(date)
+	by, isWhole := integer(v[1])
+	if !isTime || !isWhole {
+		refuse("$add of %T and %T", v[0], v[1])
+	}
+	return at + date(by)
 }
 
 // extreme is the greatest value, or with sign -1 the least. What is null or not there does not count.

@@ -23,7 +23,7 @@ func (s *Store) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, e
 	}
 	defer done()
 	var out job.Record
-	changed := false
+	changed := false // by this call, or by an earlier try of it as far as anybody knows
 	_, err = s.decideOn(ctx, q.JobID, func(ctx context.Context, r *stored) (*failure, error) {
 		if r == nil {
 			return nil, job.ErrNotFound
@@ -32,12 +32,11 @@ func (s *Store) Requeue(ctx context.Context, q job.Requeue) (job.Record, bool, e
 		if err != nil {
 			return nil, err
 		}
-		out = r.Record
-		if next == r.Work {
-			return nil, nil
+		if out = r.Record; next == r.Work {
+			return nil, errNothing
 		}
 		f := s.swap(ctx, r, &next, r.bodyDropped())
-		out.Work, changed = next, f == nil
+		out.Work, changed = next, changed || f == nil || f.unknown()
 		return f, nil
 	})
 	if err != nil {
@@ -65,9 +64,12 @@ func (s *Store) deletion(r *job.Record, d *job.Deletion) (next job.Record, gone 
 	return next, gone, err
 }
 
+// errNothing says that there is nothing to change.
+var errNothing = errors.New("the job is as it is to be already")
+
 // decideOn reads a job and has change change it, on the condition that it is as it was read, until that is done; r is nil
 // where there is none. What change refuses is refused only when it does so on the job as it stands at that moment, and not when
-// an earlier try may have made the change.
+// an earlier try may have made the change. So is errNothing believed only of the job as it stands; it is no error.
 func (s *Store) decideOn(ctx context.Context, jobID string, change func(ctx context.Context, r *stored) (f *failure, refused error)) (refused bool, err error) {
 	ctx, endSession := s.session(ctx)
 	defer endSession()
@@ -90,6 +92,8 @@ func (s *Store) decideOn(ctx context.Context, jobID string, change func(ctx cont
 			f, refused = once(s.confirm)
 		}
 		switch {
+		case refused == errNothing:
+			return false, nil
 		case refused != nil && t.unknown:
 			return true, fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, refused)
 		case refused != nil:
@@ -171,7 +175,7 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 		}
 		next, remove, err := s.deletion(&r.Record, &ds[i])
 		switch {
-		case err != nil:
+		case err != nil, !remove && next == r.Record: // to be confirmed
 			left = append(left, i)
 			continue
 		case remove:
@@ -179,8 +183,6 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 			if e, is := expected[r.JobID]; is {
 				gone = append(gone, mongo.NewDeleteOneModel().SetFilter(thatVery(&e)))
 			}
-		case next == r.Record:
-			continue
 		case next.Work.State == job.StateDead && r.Work.State != job.StateDead:
 			left = append(left, i) // by itself, to know that it was this call that did it
 			continue
@@ -266,7 +268,7 @@ func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted, done
 		}
 		meant = r
 		if done = !gone && next == r.Record; done {
-			return nil, nil
+			return nil, errNothing
 		}
 		if gone && expected != nil {
 			if _, f := s.forget(ctx, expected); f != nil {
@@ -289,7 +291,7 @@ func (s *Store) deleteAlone(ctx context.Context, d *job.Deletion) (deleted, done
 		switch {
 		case failed != nil:
 			f := writeFailed(failed, t)
-			sent = sent || f.fate == fateUnknown
+			sent = sent || f.unknown()
 			s.log.Warn("a deletion failed", "store", s.String(), "job_id", d.JobID, "error", s.explain(f))
 			return f, nil
 		case n == 0:

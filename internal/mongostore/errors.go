@@ -38,6 +38,9 @@ type failure struct {
 	cause error
 }
 
+// unknown tells whether what failed may have been applied.
+func (f *failure) unknown() bool { return f.fate == fateUnknown || f.fate == fateStrange }
+
 func (f *failure) Error() string { return f.cause.Error() }
 func (f *failure) Unwrap() error { return f.cause }
 

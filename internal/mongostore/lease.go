@@ -62,8 +62,8 @@ type holder struct {
 	work job.Work
 	// suspect is set when the job was read, and the token did not hold the lease.
 	suspect bool
-	// due is what a renewal asked for that was sent.
-	due time.Time
+	// renewed is what a renewal that was sent makes of it.
+	renewed job.Work
 	// failed is how the change failed that was sent last, and may have been made; alone tells that it was by itself.
 	failed *failure
 	strays bool
@@ -109,7 +109,7 @@ func (s *Store) groupByLease(ctx context.Context, changes []job.LeaseChange, set
 func (h *holder) prepare(alone bool) {
 	c := h.change()
 	h.look = c.Kind == job.Renewal || c.Kind == job.Releasing && !alone || c.Token == "" // which holds nothing, and is never stored
-	h.suspect, h.due, h.failed, h.strays, h.among, h.doubt = false, time.Time{}, nil, false, false, false
+	h.suspect, h.renewed, h.failed, h.strays, h.among, h.doubt = false, job.Work{}, nil, false, false, false
 }
 
 // change is the first that is not settled.
@@ -160,8 +160,8 @@ func (s *Store) settled(h *holder, o job.LeaseOutcome) (more bool) {
 func (h *holder) update(now time.Time) any {
 	c := h.change()
 	if c.Kind == job.Renewal {
-		h.due = job.Millis(now.Add(c.Duration))
-		return renewal(h.due, c.Duration)
+		h.renewed, _ = h.work.Renew(c.Token, c.Duration, now) // which its token holds
+		return renewal(h.renewed.Due, h.renewed.Granted)
 	}
 	held := running(c.Token)
 	next, _ := held.Change(c.LeaseChange, now) // which its token holds
@@ -180,15 +180,17 @@ func endOf(held, next job.Work) bson.D {
 }
 
 // renewal lets a lease run until due, and never makes it shorter: one that lands late must not take back what the caller of
-// a later one was told.
+// a later one was told. It always changes something, be it by a millisecond: a primary that was deposed, and does not know it,
+// answers at once that it has done what changes nothing.
 func renewal(due time.Time, d time.Duration) mongo.Pipeline {
-	most := func(field string, ours any) bson.E { // of absent values that of the other
-		return bson.E{Key: inWork(field), Value: bson.D{{Key: "$max", Value: bson.A{"$" + inWork(field), ours}}}}
+	most := func(field string, theirs, ours any) bson.E { // of absent values that of the other
+		return bson.E{Key: inWork(field), Value: bson.D{{Key: "$max", Value: bson.A{theirs, ours}}}}
 	}
+	longer := bson.D{{Key: "$add", Value: bson.A{"$" + inWork(workDue), 1}}}
 	granted := bson.E{Key: inWork(workGranted), Value: bson.D{{Key: "$ifNull", Value: bson.A{"$" + inWork(workGranted), job.MaxLease.Milliseconds()}}}}
 	return mongo.Pipeline{
 		{{Key: "$set", Value: bson.D{granted}}},
-		{{Key: "$set", Value: bson.D{most(workDue, due), most(workGranted, d.Milliseconds())}}},
+		{{Key: "$set", Value: bson.D{most(workDue, longer, due), most(workGranted, "$"+inWork(workGranted), d.Milliseconds())}}},
 	}
 }
 
@@ -214,8 +216,8 @@ func running(token string) job.Work {
 // isMade tells of work as it was read whether the change was made, by this call or an earlier one.
 func (h *holder) isMade(w job.Work, now time.Time) bool {
 	c := h.change()
-	if c.Kind == job.Renewal {
-		return !h.due.IsZero() && w.Holds(c.Token) && !w.Due.Before(h.due)
+	if c.Kind == job.Renewal { // or another one of the same lease, which is as good
+		return !h.renewed.Due.IsZero() && w.Holds(c.Token) && !w.Due.Before(h.renewed.Due)
 	}
 	next, err := w.Change(c.LeaseChange, now)
 	return err == nil && next == w

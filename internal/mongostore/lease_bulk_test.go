@@ -55,7 +55,8 @@ func (b *bench) workOf(id string) string {
 	state, _ := work.Lookup("state").StringValueOK()
 	attempts, _ := work.Lookup("attempts").AsInt64OK()
 	if due, ok := work.Lookup("due").TimeOK(); ok {
-		state += fmt.Sprint(" for ", due.Sub(job.Millis(b.clock.Now())))
+		const repeated = 10 * time.Millisecond // renewals make a lease longer by one each
+		state += fmt.Sprint(" for ", due.Sub(job.Millis(b.clock.Now())).Truncate(repeated))
 	}
 	return fmt.Sprintf("%s, %d attempts", state, attempts)
 }
@@ -122,6 +123,46 @@ func TestFaultsInBulk(t *testing.T) {
 					},
 				} {
 					try(id(name), 2, place == 2, item(fmt.Sprint(id(name), place)))
+				}
+			}
+		})
+	}
+}
+
+// TestCompletedAmongOthersAndMoved: of two completions that are sent together one has lost its lease by then, and before that is
+// read an operator requeues or deletes the job of the other, which is done. That one is not called lost or absent.
+func TestCompletedAmongOthersAndMoved(t *testing.T) {
+	b := newBench(t, "")
+	for name, move := range map[string]func(*testing.T, job.Expected) error{
+		"requeued": func(t *testing.T, e job.Expected) error {
+			_, _, err := b.store.Requeue(within(t), job.Requeue{Expected: e})
+			return err
+		},
+		"deleted": func(t *testing.T, e job.Expected) error {
+			return b.store.Delete(within(t), []job.Deletion{{Expected: e}})[0].Err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer b.calm()
+			var changes []job.LeaseChange
+			for i, l := range b.leases(name, 1)[:2] {
+				changes = append(changes, job.CompleteWork(fmt.Sprint(name, i), l.Token, "done"))
+			}
+			moved := make(chan struct{})
+			read := b.proxy.Add(&wireproxy.Rule{Command: "find", If: func(c wireproxy.Command) bool {
+				_, several := c.Body.Lookup("filter", "job_id", "$in").ArrayOK()
+				return several
+			}, Times: 1, Do: wireproxy.Hold(moved)})
+			answers := make(chan []job.LeaseOutcome, 1)
+			go func() { answers <- b.store.ChangeLeases(within(t), changes) }()
+			testenv.Must(t, read.Begun(within(t), 1))
+			r, err := b.store.Get(within(t), name+"0", false)
+			testenv.Must(t, err)
+			testenv.Must(t, move(t, job.ExpectedOf(&r)))
+			close(moved)
+			for i, o := range <-answers {
+				if want := []error{job.ErrOutcomeUnknown, job.ErrLeaseLost}[i]; !errors.Is(o.Err, want) {
+					t.Errorf("%d: %v, want %v", i, o.Err, want)
 				}
 			}
 		})

@@ -168,10 +168,9 @@ func (s *Store) made(h *holder, w job.Work, ours bool) (more bool) {
 	o, c := job.LeaseOutcome{}, h.change()
 	switch {
 	case c.Kind == job.Renewal:
-		if w.Due.Before(h.due) {
-			w.Due = h.due
+		if w.Due.Before(h.renewed.Due) {
+			w = h.renewed
 		}
-		w.Granted = max(w.Granted, c.Duration)
 		w = s.told(w)
 		o.Lease = w.Lease(s.latest())
 	case ours:
@@ -206,8 +205,8 @@ func (s *Store) changeAlone(ctx context.Context, h *holder) {
 }
 
 // confirmLost reads the job as it stands at this moment, and settles the change unless the token holds the lease after all.
-// It tells whether to go on. A change that may have been made before is not called lost. Among others that were made that is
-// not so for completions: what a token has completed stays so until somebody moves or deletes the job.
+// It tells whether to go on. A change that may have been made before is not called lost. Among others that were made a
+// completion is, where the job is there and was never requeued: what a token has completed stays so until somebody does that.
 func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 	r, f := s.confirm(ctx, h.jobID, false)
 	h.doubt = false
@@ -215,13 +214,14 @@ func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 	case f == nil && h.isMade(r.Work, s.now()):
 		return s.made(h, r.Work, h.tries.unknown || h.among)
 	case f == nil && r.Work.Holds(h.token):
-		h.suspect, h.among, f = false, false, &failure{fateRetry, errChanged}
+		h.work, h.suspect, h.among, f = r.Work, false, false, &failure{fateRetry, errChanged}
 	case f == nil || f.negative():
 		cause := job.ErrLeaseLost
 		if f != nil {
 			cause = job.ErrNotFound
 		}
-		if !h.tries.unknown && (!h.among || h.change().Kind == job.Completion) {
+		stays := f == nil && r.Work.Requeues == 0 && h.change().Kind == job.Completion
+		if !h.tries.unknown && (!h.among || stays) {
 			return s.settled(h, job.LeaseOutcome{Err: cause})
 		}
 		f = &failure{fateRefused, cause}

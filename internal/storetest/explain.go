@@ -31,6 +31,11 @@ func CompleteOp(token, result string) Op { return Op{refComplete{token, result}}
 // ReleaseOp gives the work back.
 func ReleaseOp(token, reason string) Op { return Op{refRelease{token: token, reason: reason}} }
 
+// GiveUpOp gives the work up: it is dead.
+func GiveUpOp(token, reason string) Op {
+	return Op{refRelease{token: token, reason: reason, dead: true}}
+}
+
 // UnclaimOp gives a claim back that nobody got to hear of.
 func UnclaimOp(token string, expires time.Time) Op {
 	return Op{refUnclaim{token, expires.UnixMilli()}}
@@ -349,19 +354,15 @@ func (x *explanation) outcomes(c *Call, j refJob, ghost string) (out []refJob) {
 }
 
 // answers are what the model may say where the store says what it did. An operation that is tried again cannot tell what an
-// earlier try has changed from what others have: a requeue finds the job queued, and says that it was so; a deletion finds
-// nothing, and says that it has deleted it, and so does the end of a pause.
+// earlier try has changed from what others have: a requeue finds the job queued, and says that it has queued it; a deletion
+// finds nothing, and says that it has deleted it, and so does the end of a pause.
 func (c *Call) answers() []refAnswer {
 	told := c.Answer.refAnswer
-	other := told
-	other.changed = !told.changed
 	switch c.Op.op.(type) {
-	case refRequeue:
-		if told == (refAnswer{}) {
-			return []refAnswer{told, other}
-		}
-	case refDelete, refResume:
+	case refRequeue, refDelete, refResume:
 		if told.changed {
+			other := told
+			other.changed = false
 			return []refAnswer{told, other}
 		}
 	}

@@ -124,8 +124,11 @@ func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 		if want, failed := j.refuse(op.token, false); failed {
 			return got == want, j
 		}
-		j.due = max(j.due, now+lease.Milliseconds())
+		if asked := now + lease.Milliseconds(); got.lease.expires != j.due || j.due < asked { // else another one has made it
+			j.due = max(j.due+1, asked)
+		}
 		want := refAnswer{lease: j.lease()}
+		want.lease.expires -= min(max(j.due-got.lease.expires, 0), 1) // and of two at once, each may know of its own alone
 		// The lease may have been told again, to a call whose answer is not known, before the renewal's caller was told of what
 		// is stored.
 		if j.claim != "" || j.holder != "" {

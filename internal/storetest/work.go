@@ -246,8 +246,12 @@ func manyChanges(t *testing.T, e Env) {
 		job.RenewLease("b", b, lease), job.CompleteWork("b", b, "again"), job.ReleaseWork("d", d, job.Release{Dead: true, Error: "why"}),
 	})
 	for i, want := range []error{nil, nil, nil, job.ErrLeaseLost, job.ErrNotFound, nil, job.ErrLeaseLost, nil, nil} {
-		if !errors.Is(out[i].Err, want) {
-			t.Errorf("change %d: %v, want %v", i, out[i].Err, want)
+		err := out[i].Err
+		if i == 4 && errors.Is(err, job.ErrOutcomeUnknown) { // among others it may have been done, before the job was deleted
+			err = job.Complete(t.Context(), e.Store, "absent", a, "")
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("change %d: %v, want %v", i, err, want)
 		}
 	}
 	if l := out[0].Lease; l.Token != a || l.Remaining <= lease || l.Remaining > 2*lease {

@@ -49,7 +49,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "a renewal that lands late makes the lease shorter",
-		file: inStore + "lease.go", from: `bson.D{{Key: "$max", Value: bson.A{"$" + inWork(field), ours}}}`, to: "ours",
+		file: inStore + "lease.go", from: `bson.D{{Key: "$max", Value: bson.A{theirs, ours}}}`, to: "ours",
 		scenario: "renew × renew", faults: 1,
 	},
 	{
@@ -123,6 +123,17 @@ var mutations = []mutation{
 		name: "a write that matched nothing and an old read confirm that a lease is lost",
 		file: inStore + "leaseround.go", from: "r, f := s.confirm(ctx, h.jobID, false)", to: "r, f := s.read(ctx, h.jobID, false)",
 		scenario: "record, and complete elsewhere", deployment: modeldb.ReplicaSet, faults: 1,
+	},
+	{
+		name: "a requeue believes an old read that there is nothing to do",
+		file: inStore + "admin.go", from: "return nil, errNothing\n		}\n		f := s.swap", to: "return nil, nil\n		}\n		f := s.swap",
+		scenario: "requeue, after claim and give up elsewhere", deployment: modeldb.ReplicaSet, faults: 1,
+	},
+	{
+		name: "a renewal that asks for no more than there is changes nothing",
+		file: inStore + "lease.go", from: "return renewal(h.renewed.Due, h.renewed.Granted)",
+		to:       "return bson.D{{Key: \"$max\", Value: bson.D{{Key: inWork(workDue), Value: job.Millis(now.Add(c.Duration))}}}}",
+		scenario: "renew, after requeue by force and claim elsewhere", deployment: modeldb.ReplicaSet, faults: 1,
 	},
 	{
 		name: "what confirms is not linearizable",

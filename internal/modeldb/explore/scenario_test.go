@@ -142,8 +142,8 @@ func scenarios() []scenario {
 		{name: "record × record, of two jobs, leased", long: true, jobs: two, callers: callers{
 			both(storetest.RecordOp("one", job.ModeLeased)), both(storetest.RecordOp("two", job.ModeLeased))}},
 		{name: "claim × claim, of two jobs", long: true, jobs: two, before: queued, callers: callers{both(storetest.ClaimOp("one")), both(storetest.ClaimOp("two"))}},
-		{name: "complete both × requeue by force", jobs: two, before: leased, callers: callers{completeBoth, requeue(true)}},
-		{name: "complete both × requeue by force and record", long: true, jobs: two, before: leased, callers: callers{completeBoth, moveBoth}},
+		{name: "complete both × requeue by force", doubts: true, jobs: two, before: leased, callers: callers{completeBoth, requeue(true)}},
+		{name: "complete both × requeue by force and record", long: true, doubts: true, jobs: two, before: leased, callers: callers{completeBoth, moveBoth}},
 		{name: "release both × requeue by force and record", calm: true, doubts: true, jobs: two, before: leased, callers: callers{releaseBoth, moveBoth}},
 		{name: "release both × requeue by force and record, with faults", long: true, doubts: true, jobs: two, before: leased,
 			callers: callers{releaseBoth, moveBoth}},
@@ -196,6 +196,7 @@ func scenarios() []scenario {
 		{name: "complete × complete", before: leased, callers: callers{complete, complete}},
 		{name: "complete × release", before: leased, callers: callers{complete, release}},
 		{name: "record, and complete elsewhere", hands: true, callers: elsewhere(one(storetest.RecordOp("one", job.ModeLeased)), complete)},
+		{name: "record, and renew elsewhere", hands: true, callers: elsewhere(one(storetest.RecordOp("one", job.ModeLeased)), renew)},
 		{name: "record, and read elsewhere", hands: true, callers: elsewhere(one(storetest.RecordOp("one", job.ModeUntracked)), read)},
 		{name: "record, and record elsewhere", hands: true,
 			callers: elsewhere(one(storetest.RecordOp("one", job.ModeUntracked)), record("two", job.ModeUntracked))},
@@ -209,6 +210,16 @@ func scenarios() []scenario {
 		{name: "requeue × record, of a lapsed lease", before: leased, later: past, callers: callers{requeue(false), record("two", job.ModeLeased)}},
 		{name: "requeue × requeue", before: leased, later: past, callers: callers{requeue(false), requeue(false)}},
 		{name: "requeue by force × complete", before: leased, callers: callers{requeue(true), complete}},
+		{name: "requeue, after claim and give up elsewhere", hands: true, before: queued, callers: elsewhere(
+			func(c *caller) storetest.Op {
+				a, _ := c.do(storetest.ClaimOp("one"))
+				return storetest.GiveUpOp(a.Token(), "failed")
+			}, requeue(false))},
+		{name: "renew, after requeue by force and claim elsewhere", hands: true, before: leased, callers: elsewhere(
+			func(c *caller) storetest.Op {
+				c.do(storetest.RequeueOp(c.known, true))
+				return storetest.ClaimOp("two")
+			}, func(c *caller) { c.do(storetest.RenewOp(c.world.before[c.jobs[0]].Token())) })},
 		{name: "requeue × delete", before: leased, later: past, callers: callers{requeue(false), remove(false)}},
 
 		{name: "delete × record, of a lapsed lease", before: leased, later: past, callers: callers{remove(false), record("two", job.ModeLeased)}},

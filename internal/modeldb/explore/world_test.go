@@ -181,6 +181,7 @@ func (w *world) happen(e happening) {
 	w.steps, w.happened = nil, append(w.happened, e.name)
 	e.do(w)
 	w.settle()
+	slices.SortStableFunc(w.steps, func(a, b step) int { return a.caller - b.caller }) // one that waits goes on beside the one that let it
 	is := reaction{w.steps, slices.DeleteFunc(w.gone(), func(c string) bool { return slices.Contains(gone, c) })}
 	if was, known := w.reaction(before); known && !(slices.Equal(was.steps, is.steps) && slices.Equal(was.gone, is.gone)) {
 		panic(fmt.Sprintf("%s: what follows from %v is %v, and was %v before", w.name, w.happened, is, was))
@@ -201,12 +202,13 @@ func (w *world) changed(before [][32]byte) int {
 	return -1
 }
 
-// cause is what a reaction depends on.
+// cause is what a reaction depends on: what its store has seen and, where one caller can wait for another, what the others had.
 func (w *world) cause(store int) [32]byte {
 	if !w.hands {
 		return w.seen[store]
 	}
 	h := sha256.New()
+	fmt.Fprint(h, store)
 	for _, seen := range w.seen {
 		h.Write(seen[:])
 	}
