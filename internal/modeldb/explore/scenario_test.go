@@ -202,6 +202,11 @@ func scenarios() []scenario {
 			callers: elsewhere(one(storetest.RecordOp("one", job.ModeUntracked)), record("two", job.ModeUntracked))},
 		{name: "claim, and complete elsewhere", hands: true, before: queued, callers: elsewhere(one(storetest.ClaimOp("one")), complete)},
 		{name: "claim, and claim again elsewhere", hands: true, before: queued, callers: elsewhere(one(storetest.ClaimOp("one")), claim("one"))},
+		{name: "claim, and requeue elsewhere", hands: true, before: queued, callers: elsewhere(one(storetest.ClaimOp("one")), requeue(false))},
+		{name: "release, and renew elsewhere", hands: true, before: leased, callers: elsewhere(
+			func(c *caller) storetest.Op { return storetest.ReleaseOp(c.before.Token(), "failed") }, renew)},
+		{name: "requeue, and renew elsewhere", hands: true, before: leased, callers: elsewhere(
+			func(c *caller) storetest.Op { return storetest.RequeueOp(c.known, true) }, renew)},
 		{name: "delete, and record elsewhere", hands: true, before: queued, later: time.Second, callers: elsewhere(
 			func(c *caller) storetest.Op { return storetest.DeleteOp(c.known, false) }, record("two", job.ModeUntracked))},
 		{name: "release × claim", before: leased, callers: callers{release, claim("two")}},
