@@ -338,24 +338,50 @@ func newPause(since time.Time, reason string) bson.D {
 // latest.
 func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	var pauses []job.Pause
-	read := func(ctx context.Context, coll *mongo.Collection) *failure {
-		pauses = nil
-		return s.each(ctx, coll, bson.D{}, options.Find().SetBatchSize(10*job.MaxPauses), func(doc bson.Raw) bool {
-			if _, is := doc.Lookup(fieldID).StringValueOK(); is {
-				pauses = append(pauses, decodePause(doc))
-			}
-			return true
-		})
+	take := func(doc bson.Raw) bool {
+		if _, is := doc.Lookup(fieldID).StringValueOK(); is {
+			pauses = append(pauses, decodePause(doc))
+		}
+		return true
 	}
 	linear, cancel, from := s.confirming(ctx, s.pausedJobs)
 	defer cancel()
-	f := read(linear, from)
+	var f *failure
 	var ce mongo.CommandError
-	if from != s.pausedJobs && errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
-		f = read(ctx, s.pausedJobs)
+	if from != s.pausedJobs {
+		if f = s.allLinear(linear, from, take); f != nil { // as the driver repeats its own reads
+			f = s.allLinear(linear, from, take)
+		}
+	}
+	if from == s.pausedJobs || errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
+		f = s.each(ctx, s.pausedJobs, bson.D{}, options.Find(), take)
 	}
 	slices.SortFunc(pauses, func(a, b job.Pause) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	return pauses, f
+}
+
+// allLinear calls f with all documents of a small collection, by one linearizable read. The driver's own find bounds only those of
+// one document.
+func (s *Store) allLinear(ctx context.Context, coll *mongo.Collection, f func(doc bson.Raw) bool) *failure {
+	tracked, sent := track(ctx)
+	reply, err := coll.Database().RunCommand(tracked, bson.D{
+		{Key: "find", Value: coll.Name()}, {Key: "batchSize", Value: 10 * job.MaxPauses}, {Key: "singleBatch", Value: true},
+		{Key: "maxTimeMS", Value: confirmTimeout.Milliseconds()}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
+	}).Raw()
+	if err != nil {
+		return readFailed(err, sent)
+	}
+	batch, _ := reply.Lookup("cursor", "firstBatch").ArrayOK()
+	docs, err := batch.Values()
+	if err != nil {
+		return &failure{fateRetry, err}
+	}
+	for _, v := range docs {
+		if doc, is := v.DocumentOK(); is {
+			f(doc)
+		}
+	}
+	return nil
 }
 
 func decodePause(doc bson.Raw) job.Pause {
