@@ -58,9 +58,26 @@ func (c *Client) DeleteJob(ctx context.Context, req *joboncev1.DeleteJobRequest)
 	return repeat(ctx, c, false, c.admin.DeleteJob, req, "job_id", req.GetJobId())
 }
 
-// RequeueJobs starts the work of many jobs anew, a part of them with each call. The error is an [*Error].
+// RequeueJobs starts the work of many jobs anew, a part of them with each call. When the answer is lost, the call is not repeated: it
+// would requeue other jobs than those that it may have requeued. The error is an [*Error], which then says OutcomeUnknown.
 func (c *Client) RequeueJobs(ctx context.Context, req *joboncev1.RequeueJobsRequest) (*joboncev1.RequeueJobsResponse, error) {
-	return repeat(ctx, c, req.GetDryRun(), c.admin.RequeueJobs, req, filterTexts(req.GetFilter())...)
+	if req.GetDryRun() {
+		return repeat(ctx, c, true, c.admin.RequeueJobs, req, filterTexts(req.GetFilter())...)
+	}
+	if err := checkTexts(filterTexts(req.GetFilter())...); err != nil {
+		return nil, err
+	}
+	var resp *joboncev1.RequeueJobsResponse
+	failure := c.retry(ctx, 0, func(ctx context.Context) (err *Error) {
+		if resp, err = attempt(ctx, c.admin.RequeueJobs, req); err != nil {
+			err.final = err.OutcomeUnknown
+		}
+		return err
+	})
+	if failure != nil {
+		return nil, failure
+	}
+	return resp, nil
 }
 
 // ListExpectations returns a page of webhooks that are to come. The error is an [*Error].

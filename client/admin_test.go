@@ -15,6 +15,41 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
+// TestRequeueJobsLostAnswer: a call whose answer is lost is not repeated, since it would requeue more than was asked for; one that
+// was certainly refused is.
+func TestRequeueJobsLostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startService(t)
+		c := s.client(t)
+		for _, id := range []string{"a", "b", "c"} {
+			queue(t, c, id)
+			claimed := claimOne(t, c)
+			testenv.Must(t, c.ReleaseWork(t.Context(), &joboncev1.ReleaseWorkRequest{JobId: id, LeaseToken: claimed.GetLease().GetToken(), Dead: true}))
+		}
+		requeued := func() (n int32) {
+			for _, id := range []string{"a", "b", "c"} {
+				n += int32(s.work(t, id).Requeues)
+			}
+			return n
+		}
+		req := &joboncev1.RequeueJobsRequest{Filter: &joboncev1.JobFilter{State: joboncev1.WorkState_WORK_STATE_DEAD}, MaxJobs: 1}
+		s.through(answerLost("RequeueJobs", 1))
+		if _, err := c.RequeueJobs(t.Context(), req); !errors.Is(err, client.ErrOutcomeUnknown) || requeued() != 1 {
+			t.Errorf("answer lost: %v, and %d are requeued", err, requeued())
+		}
+		n := 1
+		s.through(func(ctx context.Context, m string, req any, handler grpc.UnaryHandler) (any, error) {
+			if n--; n == 0 {
+				return nil, unavailable
+			}
+			return handler(ctx, req)
+		})
+		if resp, err := c.RequeueJobs(t.Context(), req); err != nil || len(resp.GetResults()) != 1 || requeued() != 2 {
+			t.Errorf("refused before: %v, %v, and %d are requeued", resp, err, requeued())
+		}
+	})
+}
+
 // TestAdminLostAnswers: what an operator asks for is done once, also when the answer is lost, and when the call was refused
 // before it did anything.
 func TestAdminLostAnswers(t *testing.T) {

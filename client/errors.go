@@ -89,6 +89,7 @@ type Error struct {
 	OutcomeUnknown bool
 
 	contextOver bool  // The call's own context ended the attempt.
+	final       bool  // Not to be repeated, whatever it says.
 	cause       error // What ended the call early, if anything did.
 }
 

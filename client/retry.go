@@ -167,6 +167,9 @@ func attempt[Req, Resp any](
 
 // retryable says whether the same call, with the same request_id, may succeed later.
 func (e *Error) retryable() bool {
+	if e.final {
+		return false
+	}
 	switch e.Reason {
 	case joboncev1.ErrorReason_ERROR_REASON_OVERLOADED,
 		joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED,

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -127,6 +128,9 @@ func requeueMany(cmd *cobra.Command, conn *connection, req *joboncev1.RequeueJob
 		req.PageToken = resp.GetNextPageToken()
 		return len(resp.GetResults()), req.GetPageToken() != "", nil
 	})
+	if failed := (*client.Error)(nil); errors.As(err, &failed) && failed.OutcomeUnknown && !req.GetDryRun() {
+		return &hintedError{failed, fmt.Sprintf("%s requeued, and up to %d more may be: --dry-run says what is left", counted(requeued, "job"), req.GetMaxJobs())}
+	}
 	if err == nil && refused > 0 {
 		did := "were requeued"
 		if req.GetDryRun() {

@@ -27,6 +27,7 @@ import (
 type failing struct {
 	joboncev1.UnimplementedIdempotencyServiceServer
 	joboncev1.UnimplementedWorkServiceServer
+	joboncev1.UnimplementedAdminServiceServer
 }
 
 // serveFailure returns the address of a service that answers each call with the error. Without a reason there are no details.
@@ -46,6 +47,7 @@ func serveFailure(t *testing.T, code codes.Code, reason, message string, more ..
 	}))
 	joboncev1.RegisterIdempotencyServiceServer(srv, failing{})
 	joboncev1.RegisterWorkServiceServer(srv, failing{})
+	joboncev1.RegisterAdminServiceServer(srv, failing{})
 	go func() { _ = srv.Serve(lis) }()
 	t.Cleanup(srv.Stop)
 	return lis.Addr().String()
@@ -191,6 +193,8 @@ func TestFailuresAsJSON(t *testing.T) {
 			Message: "lease_duration is too short", Field: "lease_duration", Hint: "the flag is --lease", RequestID: "R", ExitCode: 3}},
 		{"work renew j --lease-token t -o json --server " + unknown, jsonFailure{Code: "UNAVAILABLE", Reason: "OUTCOME_UNKNOWN",
 			Message: "who knows", Hint: "the lease may be renewed: repeat it as it is", OutcomeUnknown: true, ExitCode: 6}},
+		{"requeue --state dead --max 10 -o json --server " + unknown, jsonFailure{Code: "UNAVAILABLE", Reason: "OUTCOME_UNKNOWN", Message: "who knows",
+			Hint: "0 jobs requeued, and up to 10 more may be: --dry-run says what is left", OutcomeUnknown: true, ExitCode: 6}},
 		{"get j -o json --token-file missing", jsonFailure{Message: "cannot read the token: open missing: no such file or directory", ExitCode: 1}},
 		{"get -o json", jsonFailure{Message: "needs one argument, the JOB_ID, and got 0", Hint: "see 'jobonce get --help'", ExitCode: 2}},
 		{"get j --nonsense -o json", jsonFailure{Message: "unknown flag: --nonsense", Hint: "see 'jobonce get --help'", ExitCode: 2}},
