@@ -3,6 +3,7 @@
 package poll
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -150,9 +151,18 @@ func (h *host) mayAsk(u *url.URL) bool {
 	if len(h.Paths) == 0 {
 		return true
 	}
-	odd := u.RawPath != "" || strings.ContainsAny(u.Path, `;\`) || strings.TrimSuffix(u.Path, "/") != strings.TrimSuffix(path.Clean(u.Path), "/")
-	return !odd && slices.ContainsFunc(h.Paths, func(p string) bool {
-		return u.Path == p || strings.HasSuffix(p, "/") && strings.HasPrefix(u.Path, p)
+	asked, written := cmp.Or(u.Path, "/"), strings.ToLower(u.EscapedPath())
+	for _, twice := range []string{"%2e", "%2f", "%5c"} { // some servers decode them before they look at the path, some after
+		if strings.Contains(written, twice) {
+			return false
+		}
+	}
+	// A percent sign that is left is decoded once more by some.
+	if strings.ContainsAny(asked, `;\%`) || strings.TrimSuffix(asked, "/") != strings.TrimSuffix(path.Clean(asked), "/") {
+		return false
+	}
+	return slices.ContainsFunc(h.Paths, func(p string) bool {
+		return asked == p || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
 	})
 }
 

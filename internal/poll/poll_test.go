@@ -407,22 +407,30 @@ func TestRefusedHosts(t *testing.T) {
 	}
 }
 
-// TestPaths: of a host that is listed with paths, nothing else is asked, however a URL is written.
+// TestPaths: of a host that is listed with paths, nothing else is asked, however a URL is written, and all of these are.
 func TestPaths(t *testing.T) {
 	p := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}}
 	s := httptest.NewServer(p)
 	defer s.Close()
-	a := asker(t, fmt.Sprintf("- host: %s\n  allow_private: true\n  paths: [/v1/jobs/, /status]\n  %s", strings.TrimPrefix(s.URL, "http://"), over))
-	for path, may := range map[string]bool{
-		"/v1/jobs/1": true, "/v1/jobs/": true, "/status": true, "/status?job=1": true, "/v1/jobs/a%20b": true, "/v1/jobs/a/": true,
-		"": false, "/": false, "/v1/jobs": false, "/v1/invoices/1": false, "/V1/jobs/1": false, "/statuses": false, "/status/1": false, "//v1/jobs/1": false,
-		"/v1/jobs/../invoices/1": false, "/v1/jobs/%2e%2e/invoices/1": false, "/v1/jobs/..%2finvoices": false, "/v1/jobs/..;/invoices": false,
-		"/v1/jobs//../x": false, "/v1/jobs/.": false, "/v1/jobs/..": false, `/v1/jobs/..\invoices`: false, "/v1/jobs/1;x=/../../": false, "?/v1/jobs/1": false,
+	for paths, asked := range map[string]map[string]bool{
+		"[/v1/jobs/, /status]": {
+			"/v1/jobs/1": true, "/v1/jobs/": true, "/status": true, "/status?job=1": true, "/v1/jobs/a%20b": true, "/v1/jobs/a/": true,
+			"/v1/jobs/cust%3A1": true, "/v1/jobs/a%40b.example": true, "/v1/jobs/Jobs(1)": true, "/v1/jobs/%c3%a9": true, "/v1/jobs/%C3%A9": true, "/v1/jobs/a..b": true,
+			"": false, "/": false, "/v1/jobs": false, "/v1/invoices/1": false, "/V1/jobs/1": false, "/statuses": false, "/status/1": false, "//v1/jobs/1": false,
+			"/v1/jobs/../invoices/1": false, "/v1/jobs/%2e%2e/invoices/1": false, "/v1/jobs/%2E./invoices/1": false, "/v1/jobs/..%2finvoices": false,
+			"/v1/jobs/..%2Finvoices": false, "/v1/jobs/a%2f..": false, "/v1/jobs/a%5cb": false, "/v1/jobs/a%5Cb": false, `/v1/jobs/..\invoices`: false,
+			"/v1/jobs/..%252finvoices": false, "/v1/jobs/%252e%252e/invoices": false, "/v1/jobs/..;/invoices": false, "/v1/jobs/..%3b/invoices": false,
+			"/v1/jobs//../x": false, "/v1/jobs/.": false, "/v1/jobs/..": false, "/v1/jobs/1;x=/../../": false, "?/v1/jobs/1": false,
+		},
+		"[/]": {"": true, "?x": true, "/": true, "/a": true, "/..": false},
 	} {
-		before := len(p.requests)
-		_, _, err := a.about(s.URL + path)
-		if (err == nil) != may || (len(p.requests) > before) != may {
-			t.Errorf("%s: asked %t, %v; may be asked: %t", path, len(p.requests) > before, err, may)
+		a := asker(t, fmt.Sprintf("- host: %s\n  allow_private: true\n  paths: %s\n  %s", strings.TrimPrefix(s.URL, "http://"), paths, over))
+		for path, may := range asked {
+			before := len(p.requests)
+			_, _, err := a.about(s.URL + path)
+			if (err == nil) != may || (len(p.requests) > before) != may {
+				t.Errorf("%s, %s: asked %t, %v; may be asked: %t", paths, path, len(p.requests) > before, err, may)
+			}
 		}
 	}
 }
