@@ -168,6 +168,8 @@ func unknownOutcome(ctx context.Context, why, requestID string) *problem {
 	message := why
 	switch method, _ := grpc.Method(ctx); {
 	case reads[method]:
+	case method == joboncev1.AdminService_RequeueJobs_FullMethodName:
+		message += "; it may have been written or not: the same call would requeue others, dry_run says what is left"
 	case strings.HasPrefix(method, adminMethods), strings.HasPrefix(method, expectationMethods):
 		message += "; it may have been written or not: repeat the call as it is"
 	case method == joboncev1.WorkService_RenewLease_FullMethodName, method == joboncev1.WorkService_CompleteWork_FullMethodName,

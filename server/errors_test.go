@@ -161,6 +161,7 @@ func TestEndedCall(t *testing.T) {
 // TestWords: a read is not told of writing, a write always is, and each in the words of its own call.
 func TestWords(t *testing.T) {
 	const same = "written or not: repeat the call as it is"
+	const others = "written or not: the same call would requeue others, dry_run says what is left"
 	const nothing, again, token = "; nothing was written", "written or not: retry with the same request_id", "written or not: repeat the call with the same lease_token"
 	for _, e := range []struct {
 		err                    error
@@ -185,9 +186,13 @@ func TestWords(t *testing.T) {
 			switch name, _, _ := strings.Cut(c.name, ","); name {
 			case "GetJob", "ListJobs", "ListExpectations", "ListClaimPauses":
 				want = ""
-			case "RequeueJobs", "ClaimOverdueJobs":
+			case "ClaimOverdueJobs":
 				if want == token {
 					want = same
+				}
+			case "RequeueJobs":
+				if want == token {
+					want = others
 				}
 			case "RecordDelivery", "BatchRecordDeliveries":
 				want = e.delivery

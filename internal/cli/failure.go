@@ -37,7 +37,8 @@ const exitHelp = `Exit codes, which later versions keep:
   4  not found: no such job, or it has no payload
   5  the lease is lost; stop the work
   6  may be tried again, with the same --request-id if the command has one: the service cannot be
-     reached, is overloaded, or does not know whether it was written
+     reached, is overloaded, or does not know whether it was written; then requeue --state, tried again,
+     requeues others: see --dry-run first
   7  serve ended because of its embedded store, which a restart may mend
 A command that a signal ends dies by it.`
 

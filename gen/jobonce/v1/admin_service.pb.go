@@ -1546,13 +1546,13 @@ const file_jobonce_v1_admin_service_proto_rawDesc = "" +
 	"\x11ExpectationFilter\x12\"\n" +
 	"\x1eEXPECTATION_FILTER_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aEXPECTATION_FILTER_OVERDUE\x10\x01\x12\x1f\n" +
-	"\x1bEXPECTATION_FILTER_GIVEN_UP\x10\x022\x94\x06\n" +
+	"\x1bEXPECTATION_FILTER_GIVEN_UP\x10\x022\x8f\x06\n" +
 	"\fAdminService\x12J\n" +
 	"\bListJobs\x12\x1b.jobonce.v1.ListJobsRequest\x1a\x1c.jobonce.v1.ListJobsResponse\"\x03\x90\x02\x01\x12M\n" +
 	"\tCountJobs\x12\x1c.jobonce.v1.CountJobsRequest\x1a\x1d.jobonce.v1.CountJobsResponse\"\x03\x90\x02\x01\x12S\n" +
 	"\vRequeueWork\x12\x1e.jobonce.v1.RequeueWorkRequest\x1a\x1f.jobonce.v1.RequeueWorkResponse\"\x03\x90\x02\x02\x12M\n" +
-	"\tDeleteJob\x12\x1c.jobonce.v1.DeleteJobRequest\x1a\x1d.jobonce.v1.DeleteJobResponse\"\x03\x90\x02\x02\x12S\n" +
-	"\vRequeueJobs\x12\x1e.jobonce.v1.RequeueJobsRequest\x1a\x1f.jobonce.v1.RequeueJobsResponse\"\x03\x90\x02\x02\x12b\n" +
+	"\tDeleteJob\x12\x1c.jobonce.v1.DeleteJobRequest\x1a\x1d.jobonce.v1.DeleteJobResponse\"\x03\x90\x02\x02\x12N\n" +
+	"\vRequeueJobs\x12\x1e.jobonce.v1.RequeueJobsRequest\x1a\x1f.jobonce.v1.RequeueJobsResponse\x12b\n" +
 	"\x10ListExpectations\x12#.jobonce.v1.ListExpectationsRequest\x1a$.jobonce.v1.ListExpectationsResponse\"\x03\x90\x02\x01\x12S\n" +
 	"\vPauseClaims\x12\x1e.jobonce.v1.PauseClaimsRequest\x1a\x1f.jobonce.v1.PauseClaimsResponse\"\x03\x90\x02\x02\x12V\n" +
 	"\fResumeClaims\x12\x1f.jobonce.v1.ResumeClaimsRequest\x1a .jobonce.v1.ResumeClaimsResponse\"\x03\x90\x02\x02\x12_\n" +
