@@ -403,6 +403,7 @@ func TestRefusals(t *testing.T) {
 		"operator":  {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$push", Value: bson.D{{Key: "n", Value: 1}}}}}}}}},
 		"concern":   {{Key: "update", Value: "jobs"}, {Key: "updates", Value: bson.A{}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: 1}}}},
 		"member":    {{Key: "find", Value: "jobs"}, {Key: "$readPreference", Value: bson.D{{Key: "mode", Value: "secondary"}}}},
+		"twice":     {{Key: "find", Value: "jobs"}, {Key: "limit", Value: 1}, {Key: "limit", Value: 1}},
 		"stage":     {{Key: "aggregate", Value: "jobs"}, {Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{}}}}}, {Key: "cursor", Value: bson.D{}}},
 	} {
 		db := modeldb.New(modeldb.Standalone)

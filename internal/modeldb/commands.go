@@ -68,6 +68,9 @@ func (x *execution) execute() (reply document) {
 		refuse("command %s", x.call.Name)
 	}
 	for i, e := range x.command {
+		if slices.ContainsFunc(x.command[:i], func(other element) bool { return other.key == e.key }) { // error 40413 of a mongod
+			refuse("field %s twice", e.key)
+		}
 		if i > 0 && !slices.Contains(general, e.key) && !slices.Contains(c.fields, e.key) && x.call.Name != "hello" {
 			refuse("field %s: %v", e.key, e.value)
 		}

@@ -360,13 +360,13 @@ func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	return pauses, f
 }
 
-// allLinear calls f with all documents of a small collection, by one linearizable read. The driver's own find bounds only those of
-// one document.
+// allLinear calls f with all documents of a small collection, by one linearizable read. The driver says how long the
+// context leaves it, as it does not for finds of several documents.
 func (s *Store) allLinear(ctx context.Context, coll *mongo.Collection, f func(doc bson.Raw) bool) *failure {
 	tracked, sent := track(ctx)
 	reply, err := coll.Database().RunCommand(tracked, bson.D{
 		{Key: "find", Value: coll.Name()}, {Key: "batchSize", Value: 10 * job.MaxPauses}, {Key: "singleBatch", Value: true},
-		{Key: "maxTimeMS", Value: confirmTimeout.Milliseconds()}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
 	}).Raw()
 	if err != nil {
 		return readFailed(err, sent)

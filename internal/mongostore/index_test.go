@@ -109,7 +109,14 @@ func TestCreateIndexesRefused(t *testing.T) {
 	options, specs := failure(85, "IndexOptionsConflict", "exists with other options"), failure(86, "IndexKeySpecsConflict", "same name")
 	denied := failure(13, "Unauthorized", "not authorized on app")
 	other := bson.D{{Key: "key", Value: bson.D{{Key: "other", Value: 1}}}, {Key: "name", Value: "job_id_1"}}
-	work := []bson.D{{{Key: "name", Value: "work.due_1"}}, {{Key: "name", Value: "work.claim_id_1"}}, {{Key: "name", Value: "work.group_1_work.due_1"}}}
+	named := func(name string, fields ...string) bson.D {
+		var key bson.D
+		for _, field := range fields {
+			key = append(key, bson.E{Key: field, Value: 1})
+		}
+		return bson.D{{Key: "key", Value: key}, {Key: "name", Value: name}}
+	}
+	work := []bson.D{named("work.due_1", "work.due"), named("work.claim_id_1", "work.claim_id"), named("work.group_1_work.due_1", "work.group", "work.due")}
 	for name, c := range map[string]struct {
 		indexes []bson.D
 		refusal bson.D

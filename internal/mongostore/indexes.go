@@ -1,6 +1,7 @@
 package mongostore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -115,7 +116,7 @@ type collection struct {
 	uuid *bson.Binary
 	// unique is the unique index on job_id, nil when there is none. It may be under construction: listIndexes does not say.
 	unique bson.Raw
-	// names are those of all indexes.
+	// names are those of all indexes, but of those that have a name of ours and would leave documents out.
 	names map[string]bool
 }
 
@@ -144,10 +145,37 @@ func (s *Store) inspect(ctx context.Context) (collection, error) {
 		return c, err
 	}
 	for _, index := range found {
-		c.names[nameOf(index)] = true
+		c.names[nameOf(index)] = servesAs(index, append(workIndexes(), listIndexes()...))
 	}
 	c.unique, err = judgeIndexes(found)
 	return c, err
+}
+
+// servesAs tells whether an index holds in order what the one of ours holds that has its name, if there is one: reads that name it get
+// what is in it, and nothing else.
+func servesAs(index bson.Raw, ours []bson.D) bool {
+	i := slices.IndexFunc(ours, func(spec bson.D) bool { return nameIn(spec) == nameOf(index) })
+	if i < 0 {
+		return true
+	}
+	spec, err := bson.Marshal(ours[i])
+	if err != nil {
+		return false
+	}
+	fields := func(of bson.Raw, name string) []bson.RawElement {
+		d, _ := of.Lookup(name).DocumentOK()
+		elements, _ := d.Elements()
+		return elements
+	}
+	sameKey := slices.EqualFunc(fields(index, "key"), fields(spec, "key"), func(a, b bson.RawElement) bool {
+		x, _ := a.Value().AsInt64OK() // of whatever type
+		y, _ := b.Value().AsInt64OK()
+		return a.Key() == b.Key() && x == y
+	})
+	conditions := fields(spec, "partialFilterExpression")
+	return sameKey && !slices.ContainsFunc(fields(index, "partialFilterExpression"), func(theirs bson.RawElement) bool {
+		return !slices.ContainsFunc(conditions, func(our bson.RawElement) bool { return bytes.Equal(our, theirs) })
+	})
 }
 
 func nameOf(index bson.Raw) string {

@@ -47,17 +47,17 @@ func (s *Store) loadPauses(ctx context.Context) ([]job.Pause, *failure) {
 	}
 }
 
-// inForce are the pauses in force now: nobody may have paused work two seconds ago without their saying so. The error matches
-// job.ErrUnavailable.
+// inForce are the pauses in force now: nobody may have paused work two seconds ago, or before a read that takes longer than that,
+// without their saying so. The error matches job.ErrUnavailable.
 func (s *Store) inForce(ctx context.Context) ([]job.Pause, error) {
-	for {
-		if p := s.pauses.Load(); p != nil && time.Since(p.read) <= 2*s.opts.PausesEvery {
-			return p.all, nil
-		}
-		if _, f := s.loadPauses(ctx); f != nil {
-			return nil, fmt.Errorf("%w: it is not known which claims are paused: %v", job.ErrUnavailable, s.explain(f))
-		}
+	if p := s.pauses.Load(); p != nil && time.Since(p.read) <= 2*s.opts.PausesEvery {
+		return p.all, nil
 	}
+	all, f := s.loadPauses(ctx)
+	if f != nil {
+		return nil, fmt.Errorf("%w: it is not known which claims are paused: %v", job.ErrUnavailable, s.explain(f))
+	}
+	return all, nil
 }
 
 // giveBackPaused gives the claims back, of those that were granted just now, whose work was paused before it is told that it was

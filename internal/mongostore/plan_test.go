@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -190,4 +191,67 @@ func planned(t *testing.T, s *Store, command bson.Raw) (indexes []string) {
 	}
 	walk(plan)
 	return slices.Sorted(maps.Keys(seen))
+}
+
+// TestIndexesOfOthers: an index that has the name of one of ours and leaves documents out is not read by: lapsed leases would never be
+// found. One that holds more serves, as that of an earlier version.
+func TestIndexesOfOthers(t *testing.T) {
+	due, exists := inWork(workDue), bson.D{{Key: "$exists", Value: true}}
+	index := func(name string, key bson.D, partial bson.D) bson.D {
+		return bson.D{{Key: "v", Value: 2}, {Key: "key", Value: key}, {Key: "name", Value: name}, {Key: "partialFilterExpression", Value: partial}}
+	}
+	state := bson.D{{Key: inWork(workState), Value: 1.0}, {Key: fieldFirstSeen, Value: int64(-1)}, {Key: fieldJobID, Value: -1}}
+	for what, c := range map[string]struct {
+		index bson.D
+		want  bool
+	}{
+		"ours":                       {index(dueIndexName, bson.D{{Key: due, Value: 1.0}}, bson.D{{Key: due, Value: exists}}), true},
+		"of an earlier version":      {index(indexState, state, bson.D{{Key: inWork(workState), Value: exists}}), true},
+		"on all":                     {index(dueIndexName, bson.D{{Key: due, Value: 1}}, nil), true},
+		"of another name":            {index("mine", bson.D{{Key: due, Value: -1}}, nil), true},
+		"on some":                    {index(dueIndexName, bson.D{{Key: due, Value: 1}}, bson.D{{Key: inWork(workState), Value: "queued"}}), false},
+		"on fewer":                   {index(dueIndexName, bson.D{{Key: due, Value: 1}}, bson.D{{Key: due, Value: exists}, {Key: "shop", Value: exists}}), false},
+		"the other way round":        {index(dueIndexName, bson.D{{Key: due, Value: -1}}, bson.D{{Key: due, Value: exists}}), false},
+		"on another key":             {index(dueIndexName, bson.D{{Key: fieldEvent, Value: 1}}, nil), false},
+		"on more than the key":       {index(dueIndexName, bson.D{{Key: due, Value: 1}, {Key: fieldEvent, Value: 1}}, nil), false},
+		"a text index under a name":  {index(dueIndexName, bson.D{{Key: due, Value: "text"}}, nil), false},
+		"the unique one, looked at":  {uniqueIndex(), true},
+		"that on the ids of MongoDB": {bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "name", Value: "_id_"}}, true},
+	} {
+		raw, err := bson.Marshal(c.index)
+		testenv.Must(t, err)
+		if got := servesAs(raw, append(workIndexes(), listIndexes()...)); got != c.want {
+			t.Errorf("%s: %t", what, got)
+		}
+	}
+
+	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
+	testenv.Must(t, err)
+	t.Cleanup(func() { testenv.OK(t, s.Close()) })
+	select {
+	case <-s.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal(s.Check(t.Context()))
+	}
+	replace := func(spec bson.D) {
+		testenv.Must(t, s.coll.Indexes().DropOne(t.Context(), dueIndexName))
+		testenv.Must(t, s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: s.coll.Name()}, {Key: "indexes", Value: bson.A{spec}}}).Err())
+	}
+	work := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); (s.CheckWork(t.Context()) == nil) != want; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("work: %v", s.CheckWork(t.Context()))
+			}
+			s.LookNow()
+		}
+	}
+	work(true)
+	replace(index(dueIndexName, bson.D{{Key: due, Value: 1}}, bson.D{{Key: inWork(workState), Value: "queued"}})[1:])
+	work(false)
+	if err := s.CheckWork(t.Context()); !strings.Contains(err.Error(), dueIndexName) {
+		t.Errorf("it is not said which index: %v", err)
+	}
+	testenv.Must(t, s.coll.Indexes().DropOne(t.Context(), dueIndexName))
+	work(true)
 }

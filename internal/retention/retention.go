@@ -128,7 +128,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Pass does what is to be done by now, from where the pass before ended. What fails keeps nothing else from being done: a job that
-// could not be changed is tried again when all is looked at from the beginning.
+// could not be changed is tried again in the next pass, or, where the store refuses it, when all is looked at from the beginning.
 func (k *Keeper) Pass(ctx context.Context) (sum Report, err error) {
 	now := k.cfg.Now()
 	if now.Sub(k.began) >= wholeEvery {
@@ -145,9 +145,16 @@ func (k *Keeper) Pass(ctx context.Context) (sum Report, err error) {
 	return sum, err
 }
 
-// apply goes through the jobs of a rule that were first seen before the time. It ends early where many fail.
+// apply goes through the jobs of a rule that were first seen before the time. It ends early where many fail. The next pass goes on
+// from the first part in which one failed for a reason that passes.
 func (k *Keeper) apply(ctx context.Context, r *rule, before time.Time, sum *Report) error {
-	for failed := (failures{}); ; {
+	var failed failures
+	defer func() {
+		if failed.again != nil {
+			r.from = *failed.again
+		}
+	}()
+	for {
 		page, err := k.store.List(ctx, job.ListQuery{Filter: job.Filter{State: r.state, SeenBefore: job.Millis(before)}, Order: job.OldestFirst,
 			Size: part, After: r.from})
 		if err != nil {
@@ -182,6 +189,7 @@ type failures struct {
 	n     int
 	jobID string
 	first error
+	again *job.Place // where the first part begins in which one failed that may be done soon
 }
 
 func (f *failures) err() error {
@@ -204,6 +212,9 @@ func (k *Keeper) delete(ctx context.Context, r *rule, old []job.Deletion, sum *R
 		default:
 			if failed.n++; failed.n == 1 {
 				failed.jobID, failed.first = old[i].JobID, o.Err
+			}
+			if failed.again == nil && (errors.Is(o.Err, job.ErrUnavailable) || errors.Is(o.Err, job.ErrOutcomeUnknown)) {
+				failed.again = &job.Place{Seen: r.from.Seen, JobID: r.from.JobID}
 			}
 		}
 	}
