@@ -49,6 +49,10 @@ type PollerConfig struct {
 // maxPollError is what the service takes of an error, in bytes.
 const maxPollError = 1 << 10
 
+// recordWithin bounds the report of a job that is over and its record together: nobody else gets the job for 12 seconds from the report, the
+// least that the service waits by itself.
+const recordWithin = 10 * time.Second
+
 // Poller asks providers about jobs whose webhook is overdue, and records what it hears, with `poll` as the source: like a webhook,
 // which may still come and is then a duplicate. Several may run; each job is polled by one at a time. Make one with
 // [Client.NewPoller].
@@ -163,9 +167,14 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 		}
 		log.Log(ctx, level, "a job that is overdue could not be polled; it is polled again", "error", err)
 		report.Error = storable(err.Error(), maxPollError)
-	case over: // should it not be recorded, it is polled again
-		report.NextAfter = durationpb.New(p.cfg.Lease)
+	case over: // recorded, the expectation is removed, and nobody sees this
+		report.Error = "is over, and not recorded yet: see the poller's log"
+		if polled.After <= recordWithin { // the record ends before the service's own delay does
+			report.NextAfter = nil
+		}
 	}
+	recording, cancel := context.WithTimeout(ctx, recordWithin)
+	defer cancel()
 	// The report comes first: it tells whether the job is expected yet, and is polled by us.
 	resp, err := p.client.ReportPoll(ctx, report)
 	switch {
@@ -174,7 +183,7 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	case err != nil && ctx.Err() == nil:
 		log.Warn("a poll could not be reported; the job comes again when its lease is over", "error", err)
 	case err == nil && over && !resp.GetRecorded():
-		p.record(ctx, e, polled.Delivery, report, log)
+		p.record(recording, e, polled.Delivery, report, log)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/jobonce/jobonce/client"
@@ -146,6 +147,68 @@ func TestPollerRecordsWhatIsExpected(t *testing.T) {
 				left, err := c2.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{})
 				if err != nil || len(left.GetExpectations()) != c.listed {
 					t.Errorf("expected are %v, %v; want %d", left, err, c.listed)
+				}
+			})
+		})
+	}
+}
+
+// TestPollerCannotRecord: of a job that is over and cannot be recorded people see why it waits, however often it is polled; it comes
+// again as others do, and not before the record has ended, and is recorded once it can be.
+func TestPollerCannotRecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		after  time.Duration
+		lo, hi time.Duration // when it comes again, counted from the report
+	}{
+		"as the service says":  {0, 12 * time.Second, 18 * time.Second},
+		"as the provider asks": {2 * time.Hour, 2 * time.Hour, 2 * time.Hour},
+		"not at once":          {time.Second, 12 * time.Second, 18 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := startService(t)
+				cl := s.client(t)
+				_, err := cl.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: "https://p.example/1", OverdueAfter: durationpb.New(0)})
+				testenv.Must(t, err)
+				tried, ended := make(chan time.Time, 1), make(chan time.Duration, 1)
+				s.through(func(ctx context.Context, m string, req any, handler grpc.UnaryHandler) (any, error) {
+					if m != "RecordDelivery" {
+						return handler(ctx, req)
+					}
+					began := time.Now()
+					tried <- began
+					<-ctx.Done() // the service hangs for as long as it may
+					ended <- time.Since(began)
+					return nil, ctx.Err()
+				})
+				p, err := cl.NewPoller(func(context.Context, *joboncev1.Expectation) (client.Polled, error) {
+					return client.Polled{After: c.after, Delivery: &joboncev1.RecordDeliveryRequest{}}, nil
+				}, client.PollerConfig{Lease: time.Hour, Logger: testenv.Logger(t)})
+				testenv.Must(t, err)
+				done := make(chan struct{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer func() { cancel(); <-done }()
+				go func() { defer close(done); p.Run(ctx) }()
+				reported := <-tried
+				listed, err := cl.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{})
+				testenv.Must(t, err)
+				e := listed.GetExpectations()[0]
+				if again := e.GetDueTime().AsTime().Sub(reported).Round(time.Second); again < c.lo || again > c.hi {
+					t.Errorf("comes again after %v, want %v to %v", again, c.lo, c.hi)
+				}
+				if !strings.Contains(e.GetLastError(), "over, and not recorded yet") {
+					t.Errorf("the error is %q", e.GetLastError())
+				}
+				if took := <-ended; took >= 12*time.Second {
+					t.Errorf("the record went on for %v", took)
+				}
+				s.through(nil)
+				time.Sleep(3 * time.Hour)
+				if j, err := cl.GetJob(t.Context(), "j", joboncev1.JobView_JOB_VIEW_BASIC); err != nil || j.GetSource() != "poll" {
+					t.Errorf("recorded is %v, %v", j, err)
+				}
+				if listed, err := cl.ListExpectations(t.Context(), &joboncev1.ListExpectationsRequest{}); err != nil || len(listed.GetExpectations()) > 0 {
+					t.Errorf("left is %v, %v", listed, err)
 				}
 			})
 		})
