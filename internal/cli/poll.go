@@ -48,6 +48,7 @@ hosts may be asked; every other one is refused, and so are addresses that are no
   poll:
     hosts:
       - host: provider.example            # or NAME:PORT
+        paths: [/v1/jobs/]                # what may be asked: beginnings and whole paths; all when left out
         headers_files:                    # sent to this host alone, and over https alone
           Authorization: /run/secrets/provider
         rate: 5                           # requests a second; 1 when it is left out
