@@ -97,6 +97,7 @@ func (p *Poller) Run(ctx context.Context) {
 	var polls sync.WaitGroup
 	defer polls.Wait()
 	places := make(chan struct{}, p.cfg.Concurrency)
+	turns := make(chan struct{}, 1) // the turn has come of a job that was put off
 	for ctx.Err() == nil {
 		free := 0
 		for free < p.cfg.Concurrency {
@@ -125,7 +126,14 @@ func (p *Poller) Run(ctx context.Context) {
 			free--
 			polls.Go(func() {
 				defer func() { <-places }()
-				p.one(ctx, j, began)
+				if after, put := p.one(ctx, j, began); put {
+					time.AfterFunc(after, func() {
+						select {
+						case turns <- struct{}{}:
+						default:
+						}
+					})
+				}
 			})
 		}
 		for range free {
@@ -138,13 +146,14 @@ func (p *Poller) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
+		case <-turns:
 		}
 		wait.Stop()
 	}
 }
 
-// one polls one job, gives it back, and records what it has heard.
-func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Time) {
+// one polls one job, gives it back, and records what it has heard. It tells whether the job was put off, and for how long.
+func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Time) (after time.Duration, put bool) {
 	e := j.GetExpectation()
 	log := p.cfg.Logger.With("job_id", e.GetJobId())
 	report := &joboncev1.ReportPollRequest{JobId: e.GetJobId(), LeaseToken: j.GetLeaseToken()}
@@ -153,8 +162,9 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	polled, err := p.poll(polling, e)
 	cancel()
 	if ctx.Err() != nil {
-		return
+		return 0, false
 	}
+	put = polled.After > 0 && errors.Is(err, ErrPutOff)
 	if polled.After > 0 {
 		report.NextAfter = durationpb.New(min(polled.After, 24*time.Hour))
 	}
@@ -185,6 +195,7 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	case err == nil && over && !resp.GetRecorded():
 		p.record(recording, e, polled.Delivery, report, log)
 	}
+	return polled.After, put
 }
 
 // record records what was heard of a job. Reported once more, the expectation is removed.

@@ -251,6 +251,40 @@ func TestPutOff(t *testing.T) {
 	})
 }
 
+// TestPutOffTurns: jobs that were put off are polled when their turns come, however long the poller would be idle.
+func TestPutOffTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startService(t).client(t)
+		const jobs = 10
+		for i := range jobs {
+			_, err := c.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: fmt.Sprint(i), StatusUrl: "https://p.example/", OverdueAfter: durationpb.New(0)})
+			testenv.Must(t, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var mu sync.Mutex
+		turns, polled := map[string]time.Time{}, 0
+		p, err := c.NewPoller(func(_ context.Context, e *joboncev1.Expectation) (client.Polled, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if turn, put := turns[e.GetJobId()]; put {
+				if late := time.Since(turn); late > 100*time.Millisecond {
+					t.Errorf("%s was polled %v after its turn", e.GetJobId(), late)
+				}
+				if polled++; polled == jobs {
+					cancel()
+				}
+				return client.Polled{After: time.Hour}, nil
+			}
+			after := time.Duration(len(turns)+1) * time.Second
+			turns[e.GetJobId()] = time.Now().Add(after)
+			return client.Polled{After: after}, fmt.Errorf("%w: busy", client.ErrPutOff)
+		}, client.PollerConfig{Idle: time.Minute, Logger: testenv.Logger(t)})
+		testenv.Must(t, err)
+		p.Run(ctx)
+	})
+}
+
 func TestPollerConfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startService(t).client(t)
