@@ -229,7 +229,7 @@ func scenarios() []scenario {
 
 		{name: "delete × record, of a lapsed lease", before: leased, later: past, callers: callers{remove(false), record("two", job.ModeLeased)}},
 		{name: "delete × record, untracked", before: queued, later: time.Second, callers: callers{remove(false), record("two", job.ModeUntracked)}},
-		{name: "delete × record, in one millisecond", before: queued, callers: callers{remove(false), record("two", job.ModeUntracked)}},
+		{name: "delete × record, in one millisecond", before: queued, callers: callers{remove(false), record("two", job.ModeQueued)}},
 		{name: "delete × claim", before: queued, later: time.Second, callers: callers{remove(false), claim("two")}},
 		{name: "delete × delete", before: queued, later: time.Second, callers: callers{remove(false), remove(false)}},
 		{name: "delete by force × complete", before: leased, later: time.Second, callers: callers{remove(true), complete}},
