@@ -197,7 +197,7 @@ func holding(do func(ctx context.Context, b *bench, id string, l job.Lease) erro
 			state, _ := work.Lookup("state").StringValueOK()
 			due, _ := work.Lookup("due").TimeOK()
 			if err == nil && !due.IsZero() {
-				state += fmt.Sprint(" for ", due.Sub(job.Millis(b.clock.Now())))
+				state += b.until(due)
 			}
 			return state, err
 		}
@@ -300,6 +300,11 @@ var passing = map[string]wireproxy.Fault{
 	"item, duplicate job":     wireproxy.RefuseItems(wireproxy.ItemError{Code: 11000, KeyPattern: bson.D{{Key: "job_id", Value: 1}}}, anyItem),
 	"item, duplicate unnamed": wireproxy.RefuseItems(wireproxy.ItemError{Code: 11000}, anyItem),
 	"slow":                    wireproxy.Throttle(100_000),
+}
+
+// until says how long it is until then, but for some milliseconds: each renewal that is repeated makes a lease longer by one.
+func (b *bench) until(then time.Time) string {
+	return fmt.Sprint(" for ", then.Sub(job.Millis(b.clock.Now())).Truncate(10*time.Millisecond))
 }
 
 // eachOperation runs a test of every operation on a bench of its own, all at once: most of the time goes by with the

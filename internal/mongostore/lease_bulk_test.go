@@ -55,8 +55,7 @@ func (b *bench) workOf(id string) string {
 	state, _ := work.Lookup("state").StringValueOK()
 	attempts, _ := work.Lookup("attempts").AsInt64OK()
 	if due, ok := work.Lookup("due").TimeOK(); ok {
-		const repeated = 10 * time.Millisecond // renewals make a lease longer by one each
-		state += fmt.Sprint(" for ", due.Sub(job.Millis(b.clock.Now())).Truncate(repeated))
+		state += b.until(due)
 	}
 	return fmt.Sprintf("%s, %d attempts", state, attempts)
 }
