@@ -462,10 +462,13 @@ func (s *server) RequeueWork(ctx context.Context, req *joboncev1.RequeueWorkRequ
 	return serve(s, ctx, "RequeueWork", "", func() (*joboncev1.RequeueWorkResponse, error) {
 		r := s.jobs[req.GetJobId()]
 		if r == nil || req.GetExpectedGeneration() != r.job.GetWork().GetGeneration() ||
-			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) || req.GetExpectedState() != r.job.GetWork().GetState() {
+			!proto.Equal(req.GetExpectedFirstSeenTime(), r.job.GetFirstSeenTime()) {
 			return nil, refusal(codes.FailedPrecondition, "WRONG_STATE", "it has moved on")
 		}
 		changed := r.job.GetWork().GetState() != joboncev1.WorkState_WORK_STATE_QUEUED
+		if changed && req.GetExpectedState() != r.job.GetWork().GetState() { // unlike a repeated call, which finds it queued
+			return nil, refusal(codes.FailedPrecondition, "WRONG_STATE", "it has moved on")
+		}
 		r.job.Work.State, r.job.Work.Attempts = joboncev1.WorkState_WORK_STATE_QUEUED, 0
 		return &joboncev1.RequeueWorkResponse{Job: proto.CloneOf(r.job), Changed: changed}, nil
 	})
