@@ -109,6 +109,7 @@ func (r *Record) Requeue(q *Requeue, now time.Time) (Work, error) {
 	if err := q.check(r); err != nil {
 		return w, err
 	}
+	moved := q.movedOn(&w)
 	switch {
 	case w.State == StateUntracked:
 		return w, &StateError{"the work is not tracked"}
@@ -116,8 +117,8 @@ func (r *Record) Requeue(q *Requeue, now time.Time) (Work, error) {
 		return w, &StateError{"the work is in a state that this version does not know"}
 	case w.State == StateQueued && w.Attempts == 0 && (w.Granted == 0 || w.Free(now)):
 		return w, nil
-	case q.movedOn(&w) != nil:
-		return w, q.movedOn(&w)
+	case moved != nil:
+		return w, moved
 	case w.running(now) && !q.Force:
 		return w, errRunning
 	case !r.BodyDropped.IsZero() && !q.Force:

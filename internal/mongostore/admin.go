@@ -347,13 +347,12 @@ func (s *Store) readPauses(ctx context.Context) ([]job.Pause, *failure) {
 	linear, cancel, from := s.confirming(ctx, s.pausedJobs)
 	defer cancel()
 	var f *failure
-	var ce mongo.CommandError
 	if from != s.pausedJobs {
 		if f = s.allLinear(linear, from, take); f != nil { // as the driver repeats its own reads
 			f = s.allLinear(linear, from, take)
 		}
 	}
-	if from == s.pausedJobs || errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
+	if from == s.pausedJobs || hasCode(f.orNil(), unlinearCodes...) {
 		f = s.each(ctx, s.pausedJobs, bson.D{}, options.Find(), take)
 	}
 	slices.SortFunc(pauses, func(a, b job.Pause) int { return cmp.Compare(a.Prefix, b.Prefix) })

@@ -105,11 +105,10 @@ func (s *Store) readOne(ctx context.Context, coll *mongo.Collection, id string, 
 	}
 	tracked, sent := track(ctx)
 	doc, err := from.FindOne(tracked, bson.D{{Key: fieldID, Value: id}}).Raw()
-	var ce mongo.CommandError
 	switch {
 	case errors.Is(err, mongo.ErrNoDocuments):
 		return nil, nil
-	case err != nil && from != coll && errors.As(err, &ce) && unlinearCodes[ce.Code]:
+	case from != coll && hasCode(err, unlinearCodes...):
 		return s.readOne(ctx, coll, id, false)
 	case err != nil:
 		return nil, readFailed(err, sent)

@@ -15,17 +15,24 @@ import (
 	"github.com/jobonce/jobonce/internal/testenv"
 )
 
-// grouped is a store in which no work lacks its group.
-func grouped(t *testing.T) *Store {
-	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
+// openReady opens a store, and waits until it is ready.
+func openReady(t *testing.T, opts Options) *Store {
+	t.Helper()
+	s, err := Open(opts)
 	testenv.Must(t, err)
 	t.Cleanup(func() { testenv.OK(t, s.Close()) })
-	deadline := time.After(time.Minute)
 	select {
 	case <-s.Ready():
-	case <-deadline:
+	case <-time.After(time.Minute):
 		t.Fatal(s.Check(t.Context()))
 	}
+	return s
+}
+
+// grouped is a store in which no work lacks its group.
+func grouped(t *testing.T) *Store {
+	s := openReady(t, Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
+	deadline := time.After(time.Minute)
 	for s.CheckWork(t.Context()) != nil || s.group(t.Context()) || !s.grouped.Load() {
 		select {
 		case <-deadline:

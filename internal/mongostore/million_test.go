@@ -27,14 +27,7 @@ func TestMillionJobs(t *testing.T) {
 	}
 	const jobs = 1_000_000
 	clock := testenv.NewClock()
-	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, Logger: slog.New(slog.DiscardHandler)})
-	testenv.Must(t, err)
-	t.Cleanup(func() { testenv.OK(t, s.Close()) })
-	select {
-	case <-s.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal(s.Check(t.Context()))
-	}
+	s := openReady(t, Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Now: clock.Now, Logger: slog.New(slog.DiscardHandler)})
 	began := job.Millis(clock.Now())
 	start := time.Now()
 	fillMillion(t, s, jobs, began)

@@ -25,14 +25,7 @@ func TestReadsUseOneIndex(t *testing.T) {
 		finished = 1_000_000
 	}
 	proxy := wireproxy.Start(t, testenv.MongoURI(t))
-	s, err := Open(Options{URI: proxy.URI(), Database: testenv.Database(t), Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	t.Cleanup(func() { testenv.OK(t, s.Close()) })
-	select {
-	case <-s.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal(s.Check(t.Context()))
-	}
+	s := openReady(t, Options{URI: proxy.URI(), Database: testenv.Database(t), Logger: testenv.Logger(t)})
 	const bulk = 5000
 	for n := 0; n < finished; n += bulk {
 		docs := make([]any, bulk)
@@ -225,14 +218,7 @@ func TestIndexesOfOthers(t *testing.T) {
 		}
 	}
 
-	s, err := Open(Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
-	testenv.Must(t, err)
-	t.Cleanup(func() { testenv.OK(t, s.Close()) })
-	select {
-	case <-s.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal(s.Check(t.Context()))
-	}
+	s := openReady(t, Options{URI: testenv.MongoURI(t), Database: testenv.Database(t), Logger: testenv.Logger(t)})
 	replace := func(spec bson.D) {
 		testenv.Must(t, s.coll.Indexes().DropOne(t.Context(), dueIndexName))
 		testenv.Must(t, s.coll.Database().RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: s.coll.Name()}, {Key: "indexes", Value: bson.A{spec}}}).Err())

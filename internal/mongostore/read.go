@@ -26,7 +26,7 @@ const (
 
 // unlinearCodes are of a server that does not take the read concern linearizable: BadValue, FailedToParse,
 // IllegalOperation, InvalidOptions, CommandNotSupported, NotAReplicaSet, ReadConcernMajorityNotEnabled, NotImplemented.
-var unlinearCodes = map[int32]bool{2: true, 9: true, 20: true, 72: true, 115: true, 123: true, 148: true, 238: true}
+var unlinearCodes = []int32{2, 9, 20, 72, 115, 123, 148, 238}
 
 var withoutBody = bson.D{{Key: fieldPayload, Value: 0}, {Key: fieldPayloadText, Value: 0}, {Key: fieldPayloadBytes, Value: 0}}
 
@@ -131,8 +131,7 @@ func (s *Store) confirm(ctx context.Context, jobID string, withBody bool) (store
 		return s.read(ctx, jobID, withBody)
 	}
 	r, f := s.readFrom(ctx, s.linear, jobID, withBody)
-	var ce mongo.CommandError
-	if errors.As(f.orNil(), &ce) && unlinearCodes[ce.Code] {
+	if hasCode(f.orNil(), unlinearCodes...) {
 		s.log.Warn("the database does not take the read concern linearizable: around a failover, a job may be called absent, "+
 			"or a lease lost, that is not", "store", s.String(), "error", s.explain(f))
 		s.unlinear.Store(true)

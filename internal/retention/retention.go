@@ -214,7 +214,8 @@ func (k *Keeper) delete(ctx context.Context, r *rule, old []job.Deletion, sum *R
 				failed.jobID, failed.first = old[i].JobID, o.Err
 			}
 			if failed.again == nil && (errors.Is(o.Err, job.ErrUnavailable) || errors.Is(o.Err, job.ErrOutcomeUnknown)) {
-				failed.again = &job.Place{Seen: r.from.Seen, JobID: r.from.JobID}
+				from := r.from
+				failed.again = &from
 			}
 		}
 	}
