@@ -345,7 +345,7 @@ func (x *explanation) outcomes(c *Call, j refJob, ghost string) (out []refJob) {
 					ok, next = j.step(c.Op.op, answer, now.UnixMilli())
 				}
 				if ok {
-					out = append(out, next)
+					out = append(out, after(c.Op.op, &j, next)...)
 				}
 			}
 		}

@@ -1,8 +1,11 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/anishathalye/porcupine"
 
 	"github.com/jobonce/jobonce/internal/job"
 )
@@ -36,6 +39,29 @@ func TestExplainAnsweredCalls(t *testing.T) {
 		}
 		if err := Explain(calls, end, Clocks{}); (err == nil) != c.explained {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRenewedAtOnce: two renewals of one lease at once are told the same end, of which each knows by itself. The lease ends a
+// millisecond later, so that it cannot be given back by what they were told.
+func TestRenewedAtOnce(t *testing.T) {
+	told := func(expires int64) refAnswer {
+		return refAnswer{lease: refLease{token: "t", generation: 1, expires: expires}}
+	}
+	history := []porcupine.Operation{{Input: linearInput{refRecord{request: "r", status: "OK", body: "body", mode: job.ModeLeased}, 1},
+		Output: refAnswer{disposition: job.First, start: true, first: true, lease: told(1 + lease.Milliseconds()).lease}}}
+	for _, renewed := range []int64{2, 2} {
+		history = append(history, porcupine.Operation{Input: linearInput{refRenew{"t"}, 1}, Output: told(renewed + lease.Milliseconds())})
+	}
+	history = append(history, porcupine.Operation{Input: linearInput{refUnclaim{"t", 2 + lease.Milliseconds()}, 1}, Output: refAnswer{}})
+	for last, want := range map[int64]bool{4: true, 2: false} {
+		h := append(slices.Clone(history), porcupine.Operation{Input: linearInput{refRenew{"t"}, 1}, Output: told(last + lease.Milliseconds())})
+		for i := range h {
+			h[i].Call, h[i].Return = int64(2*i), int64(2*i+1)
+		}
+		if got := porcupine.CheckOperations(linearModel, h); got != want {
+			t.Errorf("renewed until %d: %t", last, got)
 		}
 	}
 }

@@ -68,18 +68,25 @@ type linearInput struct {
 	now int64
 }
 
-var linearModel = porcupine.Model{
-	Init: func() any { return refJob{} },
-	Step: func(state, input, output any) (bool, any) {
-		in := input.(linearInput)
-		ok, next := state.(refJob).step(in.op, output.(refAnswer), in.now)
-		return ok, next
-	},
-	Equal: func(a, b any) bool { return a.(refJob) == b.(refJob) },
-	DescribeOperation: func(input, output any) string {
-		return fmt.Sprintf("%T%+v -> %+v", input.(linearInput).op, input.(linearInput).op, output)
-	},
-}
+var linearModel = func() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{refJob{}} },
+		Step: func(state, input, output any) (out []any) {
+			in, before := input.(linearInput), state.(refJob)
+			if ok, next := before.step(in.op, output.(refAnswer), in.now); ok {
+				for _, after := range after(in.op, &before, next) {
+					out = append(out, after)
+				}
+			}
+			return out
+		},
+		Equal: func(a, b any) bool { return a.(refJob) == b.(refJob) },
+		DescribeOperation: func(input, output any) string {
+			return fmt.Sprintf("%T%+v -> %+v", input.(linearInput).op, input.(linearInput).op, output)
+		},
+	}
+	return m.ToModel()
+}()
 
 // history is one run on one job.
 type history struct {
@@ -201,7 +208,7 @@ func (h *history) explained(t *testing.T) bool {
 			}
 		}
 	}
-	state, used := any(refJob{}), map[int64]bool{}
+	state, used := linearModel.Init(), map[int64]bool{}
 	for _, o := range longest {
 		_, state = linearModel.Step(state, o.Input, o.Output)
 		used[o.Call] = true

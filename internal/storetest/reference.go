@@ -185,6 +185,17 @@ func (j refJob) answer(op any, got refAnswer, now int64) (bool, refJob) {
 	return false, j
 }
 
+// after is what an operation may have made of a job of which it is told that it is next. A renewal that is told the end that the lease
+// had already has made it, or another one has, and it knows of its own alone.
+func after(op any, before *refJob, next refJob) []refJob {
+	out := []refJob{next}
+	if r, renews := op.(refRenew); renews && r.token == next.token && next.state == job.StateLeased && next.due == before.due {
+		next.due++
+		out = append(out, next)
+	}
+	return out
+}
+
 // requeue resets what is followed, whatever became of it.
 func (j refJob) requeue(op refRequeue, got refAnswer, now int64) (bool, refJob) {
 	switch {
