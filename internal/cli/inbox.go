@@ -90,12 +90,6 @@ func readInbox(path string) (*inboxConfig, error) {
 			return nil, &usageError{err}
 		}
 	}
-	if err := cfg.serve.store.choose(serveKeys); err != nil {
-		return nil, err
-	}
-	if err := cfg.serve.chooseOps(serveKeys); err != nil {
-		return nil, err
-	}
 	var err error
 	if cfg.sources, err = readSources(path); err != nil {
 		return nil, err
@@ -113,7 +107,7 @@ func readInbox(path string) (*inboxConfig, error) {
 		return nil, usagef("%s: serve.listen is %s, and the service of an inbox listens on this machine alone: for a network, run serve, "+
 			"webhook and worker", path, cfg.serve.listen)
 	}
-	return cfg, nil
+	return cfg, cfg.serve.check(serveKeys)
 }
 
 // staysHere tells whether an address to listen on is reached from this machine alone.

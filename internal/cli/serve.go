@@ -69,22 +69,7 @@ written, the service goes on without.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			relaxGC()
 			outliveTerminal()
-			if err := cfg.store.choose(keys); err != nil {
-				return err
-			}
-			if err := cfg.chooseOps(keys); err != nil {
-				return err
-			}
-			if err := cfg.checkRetention(); err != nil {
-				return err
-			}
-			if cfg.dueAlert < 0 {
-				return usagef("--due-alert must not be negative")
-			}
-			if cfg.maxConnAge < time.Second {
-				return usagef("--max-connection-age must be at least 1s")
-			}
-			if err := cfg.security.check(); err != nil {
+			if err := cfg.check(keys); err != nil {
 				return err
 			}
 			return serve(cmd.Context(), cfg, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -129,6 +114,50 @@ func newServeConfig() (*serveConfig, *pflag.FlagSet) {
 	keys.BoolVar(&cfg.logCalls, "log-calls", false, "log every call, not only failed and slow ones; costs speed")
 	cfg.log.declare(keys)
 	return cfg, keys
+}
+
+// check takes the store and the ops listener from the flags that name them, and refuses what cannot be meant. Its errors name a
+// flag as whoever set it wrote it.
+func (c *serveConfig) check(keys *pflag.FlagSet) error {
+	if err := c.store.choose(keys); err != nil {
+		return err
+	}
+	if err := c.chooseOps(keys); err != nil {
+		return err
+	}
+	name := func(flag string) string { return config.OriginOf(keys.Lookup(flag)).Name }
+	if err := c.checkRetention(name); err != nil {
+		return err
+	}
+	if c.dueAlert < 0 {
+		return usagef("%s must not be negative", name("due-alert"))
+	}
+	if c.maxConnAge < time.Second {
+		return usagef("%s must be at least 1s", name("max-connection-age"))
+	}
+	return c.security.check()
+}
+
+// minJobRetention is how long finished jobs are kept at least, unless it is forced: providers deliver again for days, and some
+// by hand for weeks.
+const minJobRetention = 30 * 24 * time.Hour
+
+func (c *serveConfig) checkRetention(name func(flag string) string) error {
+	for flag, age := range map[string]time.Duration{"payload": c.retention.Payload, "job": c.retention.Job, "dead": c.retention.Dead} {
+		if age < 0 {
+			return usagef("%s must not be negative", name(flag+"-retention"))
+		}
+	}
+	age := c.retention.Job
+	if age > 0 && age < minJobRetention && !c.force {
+		return usagef("%s %v is under 30 days: a delivery that comes again after that would be FIRST, and start the work once more; "+
+			"if that is to be so, set force", name("job-retention"), age)
+	}
+	if age > 0 && age < c.retention.Payload {
+		return usagef("%s %v is shorter than %s %v: a job goes with its payload, so that no payload would be kept for so long; "+
+			"make the first one longer, or leave the other out", name("job-retention"), age, name("payload-retention"), c.retention.Payload)
+	}
+	return nil
 }
 
 // chooseOps takes the address of the ops listener from the flag or from its old name, whichever is set.
@@ -268,23 +297,6 @@ func serve(ctx context.Context, cfg *serveConfig, stdout, stderr io.Writer) (err
 		return nil
 	})
 	return group.Wait()
-}
-
-// minJobRetention is how long finished jobs are kept at least, unless it is forced: providers deliver again for days, and some
-// by hand for weeks.
-const minJobRetention = 30 * 24 * time.Hour
-
-func (c *serveConfig) checkRetention() error {
-	for flag, age := range map[string]time.Duration{"payload": c.retention.Payload, "job": c.retention.Job, "dead": c.retention.Dead} {
-		if age < 0 {
-			return usagef("--%s-retention must not be negative", flag)
-		}
-	}
-	if age := c.retention.Job; age > 0 && age < minJobRetention && !c.force {
-		return usagef("--job-retention %v is under 30 days: a delivery that comes again after that would be FIRST, and start the work once more; "+
-			"if that is to be so, add --force", age)
-	}
-	return nil
 }
 
 // newKeeper makes what keeps to the retention, and says what that means.
