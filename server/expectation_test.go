@@ -105,6 +105,10 @@ func TestExpectationRequests(t *testing.T) {
 		"file":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "file:///etc/passwd"}, "status_url"},
 		"user":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://user:secret@provider.example/"}, "status_url"},
 		"control":           {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: url + "\r\nX: y"}, "status_url"},
+		"empty port":        {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://provider.example:/1?key=secret"}, "status_url"},
+		"empty, IPv6":       {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://[2001:db8::1]:"}, "status_url"},
+		"port 0":            {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://provider.example:0/1"}, "status_url"},
+		"port 65536":        {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: "https://provider.example:65536/1"}, "status_url"},
 		"long":              {&joboncev1.ExpectJobRequest{JobId: "j", OverdueAfter: minute(), StatusUrl: url + strings.Repeat("x", 2048)}, "status_url"},
 		"no time":           {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url}, "overdue_after"},
 		"long time":         {&joboncev1.ExpectJobRequest{JobId: "j", StatusUrl: url, OverdueAfter: days(31)}, "overdue_after"},
@@ -118,6 +122,9 @@ func TestExpectationRequests(t *testing.T) {
 				t.Errorf("it repeats a secret: %v", err)
 			}
 		})
+	}
+	for i, good := range []string{"https://provider.example:1", "http://[2001:db8::1]/", "https://[2001:db8::1]:65535/1", "HTTPS://provider.example/a:/?b=:"} {
+		must[*joboncev1.ExpectJobResponse](t)(x.ExpectJob(t.Context(), &joboncev1.ExpectJobRequest{JobId: fmt.Sprint("good ", i), StatusUrl: good, OverdueAfter: minute()}))
 	}
 	_, err := x.ClaimOverdueJobs(t.Context(), &joboncev1.ClaimOverdueJobsRequest{MaxJobs: 101, LeaseDuration: minute()})
 	wantError(t, err, codes.InvalidArgument, told{reason: "INVALID_FIELD", field: "max_jobs"})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -122,10 +124,20 @@ func checkStatusURL(text string) error {
 		return &InvalidError{Field: field, Problem: "is not a URL"}
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
 		return &InvalidError{Field: field, Problem: "must be an http or https URL with a host"}
+	case !properPort(u):
+		return &InvalidError{Field: field, Problem: "has a port that is none; it must be 1 to 65535, or be left out with its colon"}
 	case u.User != nil:
 		return &InvalidError{Field: field, Problem: "has user information in it; the poller has credentials of its own"}
 	}
 	return nil
+}
+
+func properPort(u *url.URL) bool {
+	if u.Port() == "" {
+		return !strings.HasSuffix(u.Host, ":")
+	}
+	port, err := strconv.ParseUint(u.Port(), 10, 16)
+	return err == nil && port > 0
 }
 
 // checkPlain refuses control characters.

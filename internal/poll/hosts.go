@@ -102,11 +102,12 @@ type host struct {
 // compile makes a host ready, of which so many jobs are polled at a time.
 func (h Host) compile(places int) (*host, error) {
 	out := &host{Host: h, places: make(chan struct{}, places)}
-	if u, err := url.Parse("https://" + h.Name); err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || strings.ContainsAny(h.Name, "/?#*") {
+	u, err := url.Parse("https://" + h.Name)
+	if err != nil || u.Host != h.Name || u.Hostname() == "" || u.User != nil || strings.ContainsAny(h.Name, "/?#*") {
 		return nil, h.wrong("host", errors.New("must be a name, or NAME:PORT"))
 	}
-	if name, standard := strings.CutSuffix(h.Name, ":443"); standard {
-		return nil, h.wrong("host", fmt.Errorf("must be without the port of its scheme: %s", name))
+	if name := nameOf(u); name != h.Name {
+		return nil, h.wrong("host", fmt.Errorf("must be without the port of its scheme, and without an empty one: %s", name))
 	}
 	if h.Paths != nil && len(h.Paths) == 0 {
 		return nil, h.wrong("paths", errors.New("is empty; leave it out for every path"))
@@ -142,7 +143,7 @@ func (h Host) compile(places int) (*host, error) {
 			return nil, h.wrong("headers_files", fmt.Errorf("%q is no header that can be set", name))
 		}
 	}
-	_, err := out.headers()
+	_, err = out.headers()
 	return out, err
 }
 

@@ -135,7 +135,7 @@ func (a *Asker) ask(ctx context.Context, h *host, u *url.URL) (client.Polled, er
 	if polled, err := a.quiet(h); err != nil { // by what was answered meanwhile
 		return polled, err
 	}
-	req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: make(http.Header)}).WithContext(ctx)
+	req := (&http.Request{Method: http.MethodGet, URL: u, Host: h.Name, Header: make(http.Header)}).WithContext(ctx)
 	if u.Scheme == "https" {
 		headers, err := h.headers()
 		if err != nil {

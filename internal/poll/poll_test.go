@@ -506,6 +506,27 @@ func TestInnerAddresses(t *testing.T) {
 	}
 }
 
+// TestHostHeader: however the status URL writes its host, the provider is asked for the name that is configured.
+func TestHostHeader(t *testing.T) {
+	p := &provider{answers: []func(http.ResponseWriter){says(200, `{"state":"running"}`)}}
+	s := httptest.NewServer(p)
+	defer s.Close()
+	a := asker(t, "- host: p.example\n  "+over+"- host: p.example:8080\n  "+over, s)
+	a.public.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, s.Listener.Addr().String())
+	}
+	for _, c := range [][2]string{
+		{"http://p.example/1", "p.example"}, {"http://p.example:/1", "p.example"}, {"http://p.example:80/1", "p.example"},
+		{"HTTP://P.Example/1", "p.example"}, {"http://P.example:8080/1", "p.example:8080"},
+	} {
+		_, _, err := a.about(c[0])
+		testenv.Must(t, err)
+		if got := p.requests[len(p.requests)-1].Host; got != c[1] {
+			t.Errorf("%s: asked for %q, want %q", c[0], got, c[1])
+		}
+	}
+}
+
 func TestBadHosts(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no list":      {"host: x", "must be a list"},
@@ -514,6 +535,7 @@ func TestBadHosts(t *testing.T) {
 		"path":         {"- {host: p.example/x, over: 'true'}", "must be a name"},
 		"twice":        {"- {host: p.example, over: 'true'}\n- {host: P.example, over: 'true'}", "stands twice"},
 		"own port":     {"- {host: 'p.example:443', over: 'true'}", "without the port"},
+		"empty port":   {"- {host: 'p.example:', over: 'true'}", "without the port"},
 		"unknown key":  {"- {host: p.example, over: 'true', token: x}", "unknown key token"},
 		"no over":      {"- {host: p.example}", "over of p.example: is empty"},
 		"bad over":     {"- {host: p.example, over: 'body.state =='}", "over of p.example"},

@@ -156,8 +156,8 @@ type ExpectJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The job's id. Required.
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	// Where the provider tells how the job stands: an http or https URL without user information, at most 2048 bytes.
-	// Required.
+	// Where the provider tells how the job stands: an http or https URL without user information, with a port
+	// of 1 to 65535 or none. At most 2048 bytes. Required.
 	StatusUrl string `protobuf:"bytes,2,opt,name=status_url,json=statusUrl,proto3" json:"status_url,omitempty"`
 	// How long after the receipt of this call the webhook is overdue: 0 to 30 days. Required.
 	OverdueAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=overdue_after,json=overdueAfter,proto3" json:"overdue_after,omitempty"`

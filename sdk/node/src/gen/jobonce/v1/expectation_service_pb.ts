@@ -113,8 +113,8 @@ export type ExpectJobRequest = Message<"jobonce.v1.ExpectJobRequest"> & {
   jobId: string;
 
   /**
-   * Where the provider tells how the job stands: an http or https URL without user information, at most 2048 bytes.
-   * Required.
+   * Where the provider tells how the job stands: an http or https URL without user information, with a port
+   * of 1 to 65535 or none. At most 2048 bytes. Required.
    *
    * @generated from field: string status_url = 2;
    */
