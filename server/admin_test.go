@@ -284,6 +284,9 @@ func TestRequeueJobsWithFaults(t *testing.T) {
 			var got []string
 			for _, r := range resp.GetResults() {
 				got = append(got, fmt.Sprint(r.GetJobId(), " ", r.GetRequeued()))
+				if r.GetError().GetRetryDelay() != nil {
+					t.Errorf("the same call is to be repeated for %s, which would requeue others", r.GetJobId())
+				}
 			}
 			want := []string{"job-4 true", "job-3 false", "job-2 true", "job-1 false", "job-0 true"}
 			if c.ends {

@@ -166,7 +166,8 @@ func explain(ctx context.Context, err error, requestID string) *problem {
 // unknownOutcome is the problem of a write that may have been applied, or of a read that came to no end.
 func unknownOutcome(ctx context.Context, why, requestID string) *problem {
 	message := why
-	switch method, _ := grpc.Method(ctx); {
+	method, _ := grpc.Method(ctx)
+	switch {
 	case reads[method]:
 	case method == joboncev1.AdminService_RequeueJobs_FullMethodName:
 		message += "; it may have been written or not: the same call would requeue others, dry_run says what is left"
@@ -181,7 +182,9 @@ func unknownOutcome(ctx context.Context, why, requestID string) *problem {
 		}
 	}
 	p := newProblem(joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, message)
-	p.requestID = requestID
+	if p.requestID = requestID; method == joboncev1.AdminService_RequeueJobs_FullMethodName {
+		p.retry = 0 // a delay would have clients repeat it
+	}
 	return p
 }
 

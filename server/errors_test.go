@@ -158,7 +158,8 @@ func TestEndedCall(t *testing.T) {
 	}
 }
 
-// TestWords: a read is not told of writing, a write always is, and each in the words of its own call.
+// TestWords: a read is not told of writing, a write always is, and each in the words of its own call. Only who may repeat the call as it is
+// is told when.
 func TestWords(t *testing.T) {
 	const same = "written or not: repeat the call as it is"
 	const others = "written or not: the same call would requeue others, dry_run says what is left"
@@ -183,6 +184,9 @@ func TestWords(t *testing.T) {
 				message = batch.GetResults()[0].GetError().GetMessage()
 			}
 			want := e.lease
+			if retry := details(t, err).retry; errors.Is(e.err, job.ErrOutcomeUnknown) && err != nil && (retry > 0) != (c.name != "RequeueJobs") {
+				t.Errorf("%s with %v is to be repeated after %v", c.name, e.err, retry)
+			}
 			switch name, _, _ := strings.Cut(c.name, ","); name {
 			case "GetJob", "ListJobs", "ListExpectations", "ListClaimPauses":
 				want = ""
@@ -217,7 +221,7 @@ func TestWordsAtTheDoor(t *testing.T) {
 	}
 }
 
-// TestPublishedCodes: docs/retry-policy.json has clients repeat what the service asks them to repeat.
+// TestPublishedCodes: docs/retry-policy.json has clients repeat what the service asks them to repeat, and not RequeueJobs.
 func TestPublishedCodes(t *testing.T) {
 	text, err := os.ReadFile("../docs/retry-policy.json")
 	testenv.Must(t, err)
@@ -228,6 +232,13 @@ func TestPublishedCodes(t *testing.T) {
 		}
 	}
 	testenv.Must(t, json.Unmarshal(text, &config))
+	for _, c := range config.MethodConfig {
+		for _, n := range c.Name {
+			if n.Service == "" || n.Service == joboncev1.AdminService_ServiceDesc.ServiceName {
+				t.Errorf("the policy is for RequeueJobs too: %q", n.Service)
+			}
+		}
+	}
 	got, want := make(map[codes.Code]bool), make(map[codes.Code]bool)
 	for _, c := range config.MethodConfig[0].RetryPolicy.RetryableStatusCodes {
 		got[c] = true

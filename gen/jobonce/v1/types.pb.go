@@ -357,7 +357,7 @@ const (
 	// UNAVAILABLE: nothing was sent to the store. Retry with the same request_id.
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 9
 	// UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED: written or not, nobody knows. Retry with the same request_id, which
-	// stands in the ErrorInfo's metadata: the retry gets the true answer.
+	// stands in the ErrorInfo's metadata: the retry gets the true answer. A RequeueJobs is not to be repeated.
 	ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN ErrorReason = 10
 	// UNAUTHENTICATED: no or wrong credentials. Do not retry.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 11

@@ -707,7 +707,7 @@ export enum ErrorReason {
 
   /**
    * UNAVAILABLE, DEADLINE_EXCEEDED or CANCELLED: written or not, nobody knows. Retry with the same request_id, which
-   * stands in the ErrorInfo's metadata: the retry gets the true answer.
+   * stands in the ErrorInfo's metadata: the retry gets the true answer. A RequeueJobs is not to be repeated.
    *
    * @generated from enum value: ERROR_REASON_OUTCOME_UNKNOWN = 10;
    */
