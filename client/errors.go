@@ -93,14 +93,16 @@ type Error struct {
 	cause       error // What ended the call early, if anything did.
 }
 
-// Error returns "CODE REASON: message", without REASON when it is not known.
+// Error returns "CODE REASON: message", without REASON when it is not known, or is called as the code is.
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString(code.Code(e.Code).String())
-	if e.ReasonText != "" {
-		b.WriteString(" " + e.ReasonText)
-	} else if e.Reason != joboncev1.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		b.WriteString(" " + reasonName(e.Reason))
+	name, reason := code.Code(e.Code).String(), e.ReasonText
+	if reason == "" && e.Reason != joboncev1.ErrorReason_ERROR_REASON_UNSPECIFIED {
+		reason = reasonName(e.Reason)
+	}
+	b.WriteString(name)
+	if reason != "" && reason != name {
+		b.WriteString(" " + reason)
 	}
 	b.WriteString(": " + e.Message)
 	if e.cause != nil && !e.contextOver {

@@ -96,8 +96,10 @@ func (c *callers) admit(ctx context.Context, method string) (context.Context, er
 		return ctx, unknownCaller(err)
 	}
 	ctx = auth.WithCaller(ctx, caller)
-	if !caller.May(rights[method]) {
+	if need := rights[method]; need == 0 {
 		return ctx, denied("%s may not call this method", caller.Name)
+	} else if !caller.May(need) {
+		return ctx, denied("%s may not call this method: that needs the right %v", caller.Name, need)
 	}
 	if wait := caller.Wait(time.Now()); wait > 0 {
 		p := newProblem(joboncev1.ErrorReason_ERROR_REASON_RATE_LIMITED, caller.Name+" makes more calls than it may")
@@ -166,9 +168,14 @@ func denied(format string, args ...any) error {
 // store is, so that the answer says nothing about the job.
 func mayTouch(ctx context.Context, jobID string) error {
 	if c := auth.CallerOf(ctx); c != nil && !c.Covers(jobID) {
-		return denied("the jobs of %s begin with another prefix", c.Name)
+		return elsewhere(c)
 	}
 	return nil
+}
+
+// elsewhere is the error of a caller that asks for jobs which are not its own.
+func elsewhere(c *auth.Caller) error {
+	return denied("the ids of the jobs of %s begin with %q", c.Name, c.Prefix)
 }
 
 // ownPrefix is what the ids of all the caller's jobs begin with; empty where it may have any.
@@ -194,7 +201,7 @@ var modeRights = map[job.WorkMode]auth.Rights{
 // mayRecord is nil when the caller may record the delivery.
 func mayRecord(ctx context.Context, d *job.Delivery) error {
 	if c := auth.CallerOf(ctx); c != nil && !c.May(modeRights[d.Mode]) {
-		return denied("%s may not record with this work mode", c.Name)
+		return denied("%s may not record with the work mode %v: that needs the right record: [%[2]v]", c.Name, d.Mode)
 	}
 	return mayTouch(ctx, d.JobID)
 }
@@ -202,7 +209,7 @@ func mayRecord(ctx context.Context, d *job.Delivery) error {
 // mayReadBody is nil when the caller may read bodies.
 func mayReadBody(ctx context.Context) error {
 	if c := auth.CallerOf(ctx); c != nil && !c.May(auth.ReadBodies) {
-		return denied("%s may not read bodies", c.Name)
+		return denied("%s may not read bodies: that needs the right read_bodies; JOB_VIEW_BASIC goes without", c.Name)
 	}
 	return nil
 }
@@ -217,5 +224,5 @@ func narrowed(ctx context.Context, asked string) (prefix string, err error) {
 	case strings.HasPrefix(c.Prefix, asked):
 		return c.Prefix, nil
 	}
-	return "", denied("the jobs of %s begin with another prefix", c.Name)
+	return "", elsewhere(c)
 }

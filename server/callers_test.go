@@ -133,6 +133,56 @@ func TestCallersJobs(t *testing.T) {
 	}
 }
 
+// TestRefusalsSayWhatIsNeeded: who may not is told by which right it could, in the words of the auth file.
+func TestRefusalsSayWhatIsNeeded(t *testing.T) {
+	var token string
+	c := newCallers(Config{Callers: callersOf(t, &token, "- {name: prometheus, token_sha256: SUM, allow: [metrics]}")})
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("authorization", "Bearer "+token))
+	lease, service := "record or work", "/jobonce.v1."
+	want := map[string]string{
+		service + "IdempotencyService/GetJob": "read", service + "AdminService/ListJobs": "read", service + "AdminService/CountJobs": "read",
+		service + "AdminService/ListExpectations": "read", service + "AdminService/ListClaimPauses": "read",
+		service + "WorkService/RenewLease": lease, service + "WorkService/CompleteWork": lease, service + "WorkService/ReleaseWork": lease,
+		service + "WorkService/BatchChangeLeases": lease, service + "WorkService/ClaimWork": "work",
+	}
+	of := map[string]string{"IdempotencyService": "record", "ExpectationService": "expect", "AdminService": "admin"}
+	for method := range rights {
+		needs := want[method]
+		if needs == "" {
+			name, _, _ := strings.Cut(strings.TrimPrefix(method, service), "/")
+			needs = of[name]
+		}
+		if isReflection(method) {
+			needs = "record or work or read or read_bodies or expect or admin"
+		}
+		if _, err := c.admit(ctx, method); err == nil || err.Error() != "prometheus may not call this method: that needs the right "+needs {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	if _, err := c.admit(ctx, service+"AdminService/FromTheFuture"); err == nil || err.Error() != "prometheus may not call this method" {
+		t.Error(err)
+	}
+
+	s := start(t, Config{Callers: callersOf(t, &token, "- {name: shop, token_sha256: SUM, allow: [record: [queued], read, work], job_id_prefix: 'shop:'}")}, new(memoryJobs))
+	ctx = as(t.Context(), token)
+	_, body := s.GetJob(ctx, &joboncev1.GetJobRequest{JobId: "shop:1", View: joboncev1.JobView_JOB_VIEW_FULL})
+	_, mode := s.RecordDelivery(ctx, &joboncev1.RecordDeliveryRequest{JobId: "shop:1"})
+	_, other := s.GetJob(ctx, &joboncev1.GetJobRequest{JobId: "bank:1"})
+	_, claim := joboncev1.NewWorkServiceClient(s.conn).ClaimWork(ctx, &joboncev1.ClaimWorkRequest{LeaseDuration: durationpb.New(time.Minute), JobIdPrefix: "bank:"})
+	for want, err := range map[string]error{
+		"shop may not read bodies: that needs the right read_bodies; JOB_VIEW_BASIC goes without":    body,
+		"shop may not record with the work mode untracked: that needs the right record: [untracked]": mode,
+		`the ids of the jobs of shop begin with "shop:"`:                                             other,
+	} {
+		if status.Code(err) != codes.PermissionDenied || status.Convert(err).Message() != want {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	if claim.Error() != other.Error() {
+		t.Error(claim)
+	}
+}
+
 // claims is a store that notes what it is asked for.
 type claims struct {
 	*memoryJobs

@@ -32,6 +32,20 @@ const (
 	Any = Record | Work | Read | ReadBodies | Expect | Admin
 )
 
+// String names the rights as the auth file does: who has one of them has what needs r.
+func (r Rights) String() string {
+	var all []string
+	for _, of := range []struct {
+		right Rights
+		word  string
+	}{{Record, "record"}, {Work, "work"}, {Read, "read"}, {ReadBodies, "read_bodies"}, {Expect, "expect"}, {Admin, "admin"}, {Metrics, "metrics"}} {
+		if r&of.right != 0 {
+			all = append(all, of.word)
+		}
+	}
+	return strings.Join(all, " or ")
+}
+
 // words are the rights as the auth file has them.
 var words = map[string]Rights{
 	"record": Record, "work": Work, "read": Read, "read_bodies": ReadBodies | Read, "expect": Expect, "metrics": Metrics, "admin": Admin | ReadBodies | Read,

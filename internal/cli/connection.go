@@ -194,13 +194,18 @@ func (c *connection) explain(err error, unsure string) error {
 
 // securityHint ends the question whether the service is there: with TLS on one side alone, it looks as if it were not.
 func (c *connection) securityHint() string {
+	const authorities = " --ca-cert names the authorities to trust instead of the system's"
 	switch {
-	case c.keys.Changed("tls") || c.withTLS():
+	case c.caCert != "":
+		return ", and are --server and --ca-cert right?"
+	case c.tls || c.withTLS():
+		return ", and are --server and --tls right?" + authorities
+	case c.keys.Changed("tls"):
 		return ", and are --server and --tls right?"
 	case client.IsLoopback(c.server):
 		return "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls"
 	default:
-		return "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false"
+		return "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false;" + authorities
 	}
 }
 

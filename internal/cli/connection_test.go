@@ -137,8 +137,9 @@ func TestTLSAndTokenAndRequest(t *testing.T) {
 
 	// Without the authority the certificate is not trusted, and without TLS nothing is understood.
 	for flag, hint := range map[string]string{
-		"--tls": ", and are --server and --tls right?\n", "--tls=false": ", and are --server and --tls right?\n",
-		"--event=e": "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls\n",
+		"--tls":       ", and are --server and --tls right? --ca-cert names the authorities to trust instead of the system's\n",
+		"--tls=false": ", and are --server and --tls right?\n",
+		"--event=e":   "? This was in plaintext, as is the default to this machine: for a service that has TLS, add --tls\n",
 	} {
 		code, _, stderr := run("record", "--server", addr, "--job-id", "j", flag)
 		if code != exitRetry || !strings.HasPrefix(stderr, "UNAVAILABLE: ") || !strings.HasSuffix(stderr, "; is the service running, and ready, at "+addr+hint) {

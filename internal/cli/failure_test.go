@@ -245,7 +245,8 @@ func TestSecurityOnOneSideAlone(t *testing.T) {
 	testenv.Must(t, err)
 	// It is this machine too, but not by its name.
 	other := net.JoinHostPort("0.0.0.0", port)
-	want := "; is the service running, and ready, at " + other + "? This was over TLS, as is the default to another machine: for a service that has none, add --tls=false\n"
+	want := "; is the service running, and ready, at " + other + "? This was over TLS, as is the default to another machine: for a service that has none, " +
+		"add --tls=false; --ca-cert names the authorities to trust instead of the system's\n"
 	if code, _, stderr := run("get", "j", "--server", other); code != exitRetry || !strings.HasSuffix(stderr, want) {
 		t.Errorf("exit code %d, standard error %q", code, stderr)
 	}

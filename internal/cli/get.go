@@ -24,7 +24,7 @@ func newGet() *cobra.Command {
 		Short: "Print what is recorded of a job",
 		Long: `Prints the record of a job: "key: value" lines, then an empty line and the payload, if that can be shown. A value with
 unprintable characters in it is quoted. To get the payload alone, byte for byte, use --payload-only; it fails for a job
-without one.`,
+without one. Who may read jobs and no payloads gets the rest, unless --view, --payload-only or -o json asks for the payload.`,
 		Example: `  jobonce get job_demo
   jobonce get job_demo --payload-only > webhook.json
   jobonce get job_demo -o json | jq -r .firstSeenTime`,
@@ -34,12 +34,23 @@ without one.`,
 				view.Value = "full"
 			}
 			v := joboncev1.JobView(joboncev1.JobView_value["JOB_VIEW_"+strings.ToUpper(view.Value)])
+			asked := payloadOnly || cmd.Flags().Changed("view")
 			var job *joboncev1.Job
+			var withheld *client.Error
 			err := conn.call(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 				job, err = c.GetJob(ctx, args[0], v)
+				if asked || !errors.Is(err, client.ErrPermissionDenied) || !errors.As(err, &withheld) {
+					return err
+				}
+				job, err = c.GetJob(ctx, args[0], joboncev1.JobView_JOB_VIEW_BASIC)
 				return err
 			})
 			switch {
+			case err == nil && withheld != nil && conn.output.Value == outputJSON:
+				return &hintedError{withheld, "add --view basic to get the rest"}
+			case err == nil && withheld != nil:
+				_, err := io.WriteString(cmd.OutOrStdout(), jobText(job)+"payload: not shown: "+withheld.Message+"\n")
+				return err
 			case err != nil:
 				return err
 			case payloadOnly:

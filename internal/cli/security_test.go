@@ -159,12 +159,15 @@ func TestProtectedService(t *testing.T) {
 		{"other prefix", append([]string{"record", "--job-id", "bank:1"}, token...), 1, "PERMISSION_DENIED"},
 		{"expect", append([]string{"expect", "shop:late", "--status-url", "https://p.example/late?key=swordfish", "--overdue-after", "0s"}, token...), 0, "overdue from"},
 		{"the query of a status URL", append([]string{"overdue", "-o", "json"}, certificate...), 0, `"statusUrl":"https://p.example/late"`},
-		{"bodies", append([]string{"get", "shop:1"}, certificate...), 1, "reader may not read bodies"},
-		{"other right", append([]string{"get", "shop:1"}, token...), 1, "PERMISSION_DENIED"},
+		{"bodies", append([]string{"get", "shop:1"}, certificate...), 0, "payload: not shown: reader may not read bodies"},
+		{"bodies for a script", append([]string{"get", "shop:1", "-o", "json"}, certificate...), 1, "--view basic"},
+		{"bodies alone", append([]string{"get", "shop:1", "--payload-only"}, certificate...), 1, "reader may not read bodies"},
+		{"bodies of all means", append([]string{"get", "shop:1", "--view", "full"}, certificate...), 1, "reader may not read bodies"},
+		{"other right", append([]string{"get", "shop:1"}, token...), 1, "PERMISSION_DENIED: shop may not call this method: that needs the right read\n"},
 		{"nobody", append([]string{"get", "shop:1"}, p.flags...), 1, "UNAUTHENTICATED"},
 		{"two identities", append(append([]string{"get", "shop:1"}, token...), certificate...), 1, "two identities"},
 		{"plaintext", []string{"get", "shop:1", "--server", p.addr}, 6, "add --tls"},
-		{"the system's authorities", []string{"get", "shop:1", "--server", p.addr, "--tls"}, 6, "certificate"},
+		{"the system's authorities", []string{"get", "shop:1", "--server", p.addr, "--tls"}, 6, "--ca-cert names the authorities to trust"},
 	} {
 		if code, stdout, stderr := run(tc.args...); code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
 			t.Errorf("%s: exit code %d, %q %q; want %d, %q", tc.name, code, stdout, stderr, tc.code, tc.want)
