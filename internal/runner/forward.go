@@ -137,14 +137,13 @@ func (f *forward) request(ctx context.Context, w *client.Work, now time.Time) (*
 	if err != nil {
 		return nil, err
 	}
-	// net/http sends a request with an Idempotency-Key again by itself when a connection ends, unless it cannot.
-	req.GetBody = nil
 	h, id := req.Header, messageID(w.Job)
 	h.Set("User-Agent", f.UserAgent)
 	if contentType != "" {
 		h.Set("Content-Type", contentType)
 	}
-	h.Set("Idempotency-Key", id)
+	// Not by its canonical name, by which net/http would send a request again by itself whose connection ended before the answer.
+	h["idempotency-key"] = []string{id}
 	h.Set(standardwebhooks.HeaderWebhookID, id)
 	h.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
 	var signatures []string

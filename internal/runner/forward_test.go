@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -285,6 +286,30 @@ func verifiedByNode(t *testing.T, byID map[string][]received) {
 }
 
 // TestUnsigned: without a secret nothing is signed, rather than signed with nothing.
+// TestNothingIsSentTwice: a receiver that hangs up on a connection that it has used before is not sent the job again within one
+// attempt, whatever its body: net/http would do that for what has an Idempotency-Key.
+func TestNothingIsSentTwice(t *testing.T) {
+	for name, job := range map[string]*joboncev1.Job{
+		"a text": {Body: &joboncev1.Job_Payload{Payload: "x"}}, "an empty text": {Body: &joboncev1.Job_Payload{}},
+		"bytes": {Body: &joboncev1.Job_PayloadBytes{PayloadBytes: []byte{0xff}}}, "no body": {},
+	} {
+		var requests atomic.Int32
+		receiver := receive(t, func(w http.ResponseWriter, r *http.Request) {
+			if requests.Add(1) > 1 {
+				hangUp(w, r)
+			}
+		})
+		fn := forwardTo(t, ForwardConfig{URL: receiver.URL, Timeout: 10 * time.Second})
+		work := func() error { return fn(t.Context(), &client.Work{Job: job, Lease: &joboncev1.Lease{}}) }
+		if err := work(); err != nil {
+			t.Fatal(err)
+		}
+		if err := work(); err == nil || requests.Load() != 2 {
+			t.Errorf("%s: %v after %d requests, want 2", name, err, requests.Load())
+		}
+	}
+}
+
 func TestUnsigned(t *testing.T) {
 	s := startService(t)
 	got := make(chan http.Header, 1)
