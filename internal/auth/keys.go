@@ -12,13 +12,11 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
 )
 
@@ -110,54 +108,69 @@ func (k *keySet) run(ctx context.Context) {
 	}
 }
 
-// fetch asks the issuer for its keys.
+// fetch asks the issuer for its keys. Its words stand in no error, which is logged: they may repeat the token that it was shown.
 func (k *keySet) fetch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(oidc.ClientContext(ctx, k.client), fetchTimeout)
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	provider, err := oidc.NewProvider(ctx, k.issuer)
+	address := strings.TrimSuffix(k.issuer, "/") + "/.well-known/openid-configuration"
+	raw, err := k.get(ctx, address)
 	if err != nil {
 		return err
 	}
 	var found struct {
-		URL string `json:"jwks_uri"`
+		Issuer string `json:"issuer"`
+		URL    string `json:"jwks_uri"`
 	}
-	if err := provider.Claims(&found); err != nil {
+	switch {
+	case json.Unmarshal(raw, &found) != nil:
+		return fmt.Errorf("%s is not the configuration of an OIDC issuer", address)
+	case found.Issuer != k.issuer:
+		return fmt.Errorf("%s is that of the issuer %.200q, and not of %q, which --oidc-issuer names", address, found.Issuer, k.issuer)
+	case checkURL(found.URL) != nil:
+		return fmt.Errorf("the jwks_uri in %s is not an https:// URL", address)
+	}
+	if raw, err = k.get(ctx, found.URL); err != nil {
 		return err
-	}
-	if err := checkURL(found.URL); err != nil {
-		return fmt.Errorf("jwks_uri: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, found.URL, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := k.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	raw, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s", found.URL, resp.Status)
 	}
 	if known := k.known.Load(); known != nil && bytes.Equal(known.raw, raw) {
 		return nil // What was verified by them stays so.
 	}
-	fresh := &knownKeys{raw: raw}
-	if err := json.Unmarshal(raw, &fresh.keys); err != nil {
-		return fmt.Errorf("%s: %w", found.URL, err)
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
 	}
-	fresh.keys.Keys = slices.DeleteFunc(fresh.keys.Keys, func(key jose.JSONWebKey) bool {
-		return !key.IsPublic() || !key.Valid() || key.Use != "" && key.Use != "sig"
-	})
+	if json.Unmarshal(raw, &set) != nil {
+		return fmt.Errorf("%s is not a set of keys", found.URL)
+	}
+	fresh := &knownKeys{raw: raw}
+	for _, one := range set.Keys {
+		var key jose.JSONWebKey
+		// One of a kind that is not known here spoils no other: RFC 7517, section 5.
+		if key.UnmarshalJSON(one) == nil && key.IsPublic() && key.Valid() && (key.Use == "" || key.Use == "sig") {
+			fresh.keys.Keys = append(fresh.keys.Keys, key)
+		}
+	}
 	if len(fresh.keys.Keys) == 0 {
-		return fmt.Errorf("%s has no keys", found.URL)
+		return fmt.Errorf("%s has no keys that can be used here", found.URL)
 	}
 	k.known.Store(fresh)
 	return nil
+}
+
+// get asks the issuer for one document.
+func (k *keySet) get(ctx context.Context, address string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answered %d", address, resp.StatusCode)
+	}
+	return io.ReadAll(resp.Body)
 }
 
 // with is the set once it has a key of this id: as it is known, or after a fetch. nil when it has none, with an error

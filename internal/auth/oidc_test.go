@@ -155,6 +155,65 @@ func TestOIDCKeys(t *testing.T) {
 	}
 }
 
+// TestOtherKeysAreLeft: an issuer may publish keys of kinds that are not known here, and malformed ones, before its good ones.
+func TestOtherKeysAreLeft(t *testing.T) {
+	issuer := testenv.NewIssuer(t)
+	for _, jwk := range []string{
+		`{"kty":"OKP","crv":"Ed448","kid":"k","x":"AAAA"}`, `{"kty":"OKP","crv":"X25519","kid":"k","x":"AAAA"}`, `{"kty":"FUTURE","kid":"k"}`,
+		`{"kty":"EC","crv":"secp256k1","kid":"k","x":"AAAA","y":"AAAA"}`, `{"kty":"RSA","kid":"k"}`, `{"kid":"k"}`, `{"kty":7}`, `null`, `"x"`, `[]`,
+	} {
+		issuer.AddOther(jwk)
+	}
+	i, err := NewIssuer(IssuerConfig{URL: issuer.URL(), Audience: "jobonce", Logger: testenv.Logger(t)})
+	testenv.Must(t, err)
+	if err := i.keys.fetch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if known := i.keys.known.Load(); len(known.keys.Keys) != 1 || !known.has("first") || known.has("k") {
+		t.Errorf("the keys are %v", known.keys.Keys)
+	}
+}
+
+// TestIssuersWordsStayOut: what an issuer answers, which may repeat the token that it was shown, stands in no error, and errors are
+// short: they are logged.
+func TestIssuersWordsStayOut(t *testing.T) {
+	const secret = "s3cret"
+	file := testenv.WriteFile(t, t.TempDir(), "token", []byte(secret))
+	long := "SHOWN" + strings.Repeat("x", 1<<16)
+	type answer struct {
+		status int
+		body   string // SHOWN is what was shown to the issuer, BASE where it is.
+	}
+	good := answer{200, `{"issuer":"BASE","jwks_uri":"BASE/keys"}`}
+	for name, tc := range map[string]struct{ configuration, keys answer }{
+		"refused":            {configuration: answer{401, long}},
+		"not JSON":           {configuration: answer{200, long}},
+		"another issuer":     {configuration: answer{200, `{"issuer":"` + strings.Repeat("x", 1<<16) + `"}`}},
+		"a jwks_uri":         {configuration: answer{200, `{"issuer":"BASE","jwks_uri":"` + long + `"}`}},
+		"keys are refused":   {good, answer{403, long}},
+		"keys are not JSON":  {good, answer{200, long}},
+		"keys are no list":   {good, answer{200, `{"keys":{"SHOWN":1}}`}},
+		"keys are of no use": {good, answer{200, `{"keys":["SHOWN"]}`}},
+	} {
+		var server *httptest.Server
+		server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := tc.configuration
+			if r.URL.Path == "/keys" {
+				a = tc.keys
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(a.status)
+			_, _ = strings.NewReplacer("SHOWN", r.Header.Get("Authorization"), "BASE", server.URL).WriteString(w, a.body)
+		}))
+		i, err := NewIssuer(IssuerConfig{URL: server.URL, Audience: "jobonce", TokenFile: file, Logger: testenv.Logger(t)})
+		testenv.Must(t, err)
+		if err := i.keys.fetch(t.Context()); err == nil || strings.Contains(err.Error(), secret) || len(err.Error()) > 400 {
+			t.Errorf("%s: %.400s", name, fmt.Sprint(err))
+		}
+		server.Close()
+	}
+}
+
 // TestOIDCWithoutIssuer: who has a good token does not wait for an issuer that is away, hangs, or is asked for thousands of
 // keys, and others do not wait for long.
 func TestOIDCWithoutIssuer(t *testing.T) {
@@ -247,12 +306,12 @@ func TestIssuerAuthoritiesAreReadAgain(t *testing.T) {
 		t.Error("the keys are not fetched anew")
 	}
 	// It answers, as another issuer than it is asked as, since the name in its document is that of its plain listener.
-	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "did not match") {
+	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "is that of the issuer") {
 		t.Errorf("its authority is known now: %v", err)
 	}
 	testenv.Must(t, os.Remove(file))
 	look()
-	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "did not match") {
+	if err := i.keys.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "is that of the issuer") {
 		t.Errorf("the file is gone: %v", err)
 	}
 }

@@ -20,6 +20,8 @@ type Issuer struct {
 
 	mu   sync.Mutex
 	keys map[string]*ecdsa.PrivateKey
+	// others are published beside the keys, as they are.
+	others []string
 	// asked counts the requests for keys.
 	asked int
 	// before is called before each request is answered.
@@ -62,6 +64,13 @@ func (i *Issuer) AddKey(id string) {
 	i.keys[id] = newKey(i.t)
 }
 
+// AddOther publishes a key in JSON as it is, which may be of a kind that nobody knows.
+func (i *Issuer) AddOther(jwk string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.others = append(i.others, jwk)
+}
+
 // RemoveKey publishes the key no more.
 func (i *Issuer) RemoveKey(id string) {
 	i.mu.Lock()
@@ -90,11 +99,14 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.asked++
-		var set jose.JSONWebKeySet
-		for id, key := range i.keys {
-			set.Keys = append(set.Keys, jose.JSONWebKey{Key: &key.PublicKey, KeyID: id, Algorithm: "ES256", Use: "sig"})
+		all := []any{}
+		for _, other := range i.others {
+			all = append(all, json.RawMessage(other))
 		}
-		_ = json.NewEncoder(w).Encode(set)
+		for id, key := range i.keys {
+			all = append(all, jose.JSONWebKey{Key: &key.PublicKey, KeyID: id, Algorithm: "ES256", Use: "sig"})
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"keys": all})
 	default:
 		http.NotFound(w, r)
 	}
