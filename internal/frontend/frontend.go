@@ -36,7 +36,8 @@ const (
 	// refusedPath and refusedBusy say why a request reached no source.
 	refusedPath = "path"
 	refusedBusy = "busy"
-	// linesPerSecond bounds how many refused requests are logged: anybody can send them.
+	// linesPerSecond bounds how many refused requests are logged: those that anybody can send, and apart from them those whose
+	// signature is good.
 	linesPerSecond = 10
 	idleTimeout    = 2 * time.Minute
 	// maxBodies bounds what the bodies under way take together, in bytes: anybody can send some.
@@ -77,7 +78,8 @@ type Frontend struct {
 	routes map[string]*route
 	places chan struct{}
 	bodies *semaphore.Weighted // bytes of the bodies under way
-	few    *rate.Limiter
+	// few is for what strangers send, signed for what senders do.
+	few, signed *rate.Limiter
 }
 
 // route is a source that is served.
@@ -99,7 +101,8 @@ func New(jobs webhook.Jobs, cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{
 		cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default()), routes: make(map[string]*route),
-		places: make(chan struct{}, cfg.MaxRequests), bodies: semaphore.NewWeighted(maxBodies), few: rate.NewLimiter(linesPerSecond, linesPerSecond),
+		places: make(chan struct{}, cfg.MaxRequests), bodies: semaphore.NewWeighted(maxBodies),
+		few: rate.NewLimiter(linesPerSecond, linesPerSecond), signed: rate.NewLimiter(linesPerSecond, linesPerSecond),
 	}
 	for i := range cfg.Sources {
 		s := &cfg.Sources[i]
@@ -274,7 +277,11 @@ func (f *Frontend) report(ctx context.Context, r webhook.Report) {
 	case webhook.NotRecorded:
 		text = "a webhook was not recorded, or that is not known: the sender is asked to deliver it again"
 	}
-	if !f.log.Enabled(ctx, level) || level == slog.LevelWarn && !f.few.Allow() {
+	limiter := f.few
+	if r.Verified {
+		limiter = f.signed
+	}
+	if !f.log.Enabled(ctx, level) || level == slog.LevelWarn && !limiter.Allow() {
 		return
 	}
 	attrs := []slog.Attr{slog.String("source", r.Source), slog.String("reason", string(r.Reason)), slog.Int("status", r.Status),

@@ -240,7 +240,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestServiceAway: what is not recorded is to be delivered again.
+// TestServiceAway: what is not recorded is to be delivered again, and stands in the log whatever strangers send.
 func TestServiceAway(t *testing.T) {
 	var log testenv.Tail
 	away := true
@@ -253,7 +253,14 @@ func TestServiceAway(t *testing.T) {
 	m := frontend.NewMetrics(prometheus.NewRegistry())
 	opened, err := open(t, j, shop("job_id: item.id"), logTo(&log), func(c *frontend.Config) { c.Metrics = m })
 	f := must(t, opened, err)
-	if status, _ := answer(f, post(`{"id":"1"}`)); status != 503 || !strings.Contains(log.String(), "level=WARN") {
+	for range 50 {
+		forged, lost := post(`{"id":"1"}`), post(`{"id":"1"}`)
+		forged.Header.Set("X-Token", "guessed")
+		lost.URL.Path = "/nowhere"
+		answer(f, forged)
+		answer(f, lost)
+	}
+	if status, _ := answer(f, post(`{"id":"1"}`)); status != 503 || !strings.Contains(log.String(), "reason=not_recorded") {
 		t.Errorf("answered %d; logged %s", status, &log)
 	}
 	away = false
