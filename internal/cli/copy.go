@@ -31,9 +31,8 @@ func newCopy() *cobra.Command {
 		Use:   "copy",
 		Short: "Copy the embedded store into MongoDB",
 		Long: `Copies all jobs of the embedded store into MongoDB, as they are: payloads, deliveries, leases and results; and expected
-webhooks and pauses of claims. It is the way
-to MongoDB for a service that began without: stop the service, copy, and serve with MongoDB. While it copies, nothing else
-can serve the directory, which is left as it is.
+webhooks and pauses of claims. It is the way to MongoDB for a service that began without: stop the service, copy, and serve
+with MongoDB. While it copies, nothing else can serve the directory, which is left as it is.
 
 A job that MongoDB has already is left alone. So copy may be interrupted and called again; it then goes on. Jobs of which
 MongoDB has a different record are named, and the exit code is then 1: somebody else wrote them, or they went on there
