@@ -300,11 +300,13 @@ func (s *adminService) RequeueJobs(ctx context.Context, req *joboncev1.RequeueJo
 			break
 		}
 		changed, err := s.requeueListed(ctx, r, req.GetDryRun())
-		result := &joboncev1.RequeueResult{JobId: r.JobID, Requeued: changed}
+		result, unknown := &joboncev1.RequeueResult{JobId: r.JobID, Requeued: changed}, false
 		if err != nil {
 			p := explain(ctx, err, "")
-			// What one job alone is to blame for must not keep those behind it, and what may have been done is told.
-			stop := serverFault(p.code) && p.reason != joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+			// What one job alone is to blame for must not keep those behind it, and what may have been done is told: at once, as the
+			// others may wait for a store that is away until nobody waits for the answer.
+			unknown = p.reason == joboncev1.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+			stop := serverFault(p.code) && !unknown
 			if stop && len(resp.Results) == 0 {
 				return nil, fail(ctx, err, "")
 			}
@@ -314,7 +316,10 @@ func (s *adminService) RequeueJobs(ctx context.Context, req *joboncev1.RequeueJo
 			}
 			result.Error = p.item()
 		}
-		resp.Results = append(resp.Results, result)
+		if resp.Results = append(resp.Results, result); unknown && i < len(page.Jobs)-1 {
+			resp.NextPageToken = bound.token(job.PlaceOf(r).String())
+			break
+		}
 	}
 	s.bell.ringAny()
 	return resp, nil

@@ -107,7 +107,7 @@ func (s *Store) decideOn(ctx context.Context, jobID string, change func(ctx cont
 }
 
 // Delete implements [job.Store]. Several are one read and one bulk, on the condition that each job is as it was read; those
-// of which that leaves anything open are made one by one.
+// of which that leaves anything open are made one by one, until the database is found to be away.
 func (s *Store) Delete(ctx context.Context, ds []job.Deletion) []job.DeleteOutcome {
 	out := make([]job.DeleteOutcome, len(ds))
 	done, err := s.begin(ctx)
@@ -125,17 +125,28 @@ func (s *Store) Delete(ctx context.Context, ds []job.Deletion) []job.DeleteOutco
 	if len(ds) > 1 {
 		left, doubted, made = s.deleteTogether(ctx, ds, out)
 	}
+	var away error // of those that are not tried any more: each would wait for a server
+	alone := func(i int) (done bool) {
+		if away != nil {
+			out[i].Err = away
+			return false
+		}
+		if out[i].Deleted, done, out[i].Err = s.deleteAlone(ctx, &ds[i]); errors.Is(out[i].Err, errAway) {
+			away = s.readError(ctx, &failure{fateUnsent, fmt.Errorf("not tried after %w", out[i].Err)})
+		}
+		return done
+	}
 	for _, i := range left {
-		out[i].Deleted, _, out[i].Err = s.deleteAlone(ctx, &ds[i])
+		alone(i)
 	}
 	failed := made == int64(len(doubted)) // the bulk, which may have made any of them
 	for _, i := range doubted {
-		o, done := &out[i], false
-		switch o.Deleted, done, o.Err = s.deleteAlone(ctx, &ds[i]); {
+		o, done := &out[i], alone(i)
+		switch {
 		case done && made > 0:
 			o.Deleted = true
 			made--
-		case o.Err != nil && failed:
+		case o.Err != nil && (failed || made > 0 && errors.Is(o.Err, job.ErrUnavailable)):
 			if o.Err = fmt.Errorf("%w: %v", job.ErrOutcomeUnknown, o.Err); ctx.Err() != nil {
 				o.Err = fmt.Errorf("%w: %w", o.Err, ctx.Err())
 			}
@@ -161,8 +172,12 @@ func (s *Store) deleteTogether(ctx context.Context, ds []job.Deletion, out []job
 			return true
 		})
 	}
-	records, _, err := s.find(ctx, ids)
-	if f != nil || err != nil || s.timed(ctx) != nil {
+	var records map[string]stored
+	var err error
+	if f == nil {
+		records, _, err = s.find(ctx, ids)
+	}
+	if err != nil || s.timed(ctx) != nil {
 		records = nil
 	}
 	var models, gone []mongo.WriteModel

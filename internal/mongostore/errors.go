@@ -52,6 +52,9 @@ func (f *failure) orNil() error {
 	return f
 }
 
+// away tells whether no server was to be had.
+func (f *failure) away() bool { return f != nil && f.fate == fateUnsent }
+
 // hopeless tells whether another try is no use.
 func (f *failure) hopeless() bool {
 	return f.fate == fateUnsent || f.fate == fateRefused || f.fate == fateUnusable
@@ -286,6 +289,8 @@ var (
 	errSplit = errors.New("the driver has split a bulk, so that a write concern error may be lost")
 	// errUnsafe: one item of a bulk failed, and what is said of the others may be less than it seems.
 	errUnsafe = errors.New("the bulk failed in part, so that a write concern error may be lost")
+	// errAway: no server was to be had, so that the next call would wait for one too.
+	errAway = errors.New("the database is away")
 	// errRefused: the database does not take the write, for a reason that is not the job's.
 	errRefused = errors.New("the database refuses the write")
 )

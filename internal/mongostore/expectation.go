@@ -283,19 +283,24 @@ func (s *Store) ClaimOverdue(ctx context.Context, req job.OverdueRequest) (out j
 	if err != nil {
 		return out, s.readError(ctx, &failure{fateRetry, err})
 	}
-	for i := range due {
+	away := false // then each of the others would wait for a server
+	for i := 0; i < len(due) && !away; i++ {
 		_, recorded := records[due[i].JobID]
 		if _, bad := unusable[due[i].JobID]; recorded || bad {
-			if _, failed := s.forget(ctx, &due[i]); failed == nil { // else the next claim does
+			switch _, failed := s.forget(ctx, &due[i]); {
+			case failed == nil:
 				out.Recorded++
-			}
+			case failed.away():
+				away, f = true, failed
+			} // else the next claim does
 			continue
 		}
 		e := due[i].Claim(req.Lease, s.now())
 		failed := s.swapExpectation(ctx, &due[i].Expectation, &e)
 		if failed != nil && !errors.Is(failed, errChanged) {
 			// The change may have been made: nobody else tells of one that is given up.
-			if is, unread := s.readExpectation(ctx, e.JobID, false); unread == nil && is.Expectation == e {
+			is, unread := s.readExpectation(ctx, e.JobID, false)
+			if away = failed.away() || unread.away(); unread == nil && is.Expectation == e {
 				failed = nil
 			}
 		}

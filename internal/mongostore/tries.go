@@ -79,6 +79,9 @@ func (t *tries) err() error {
 	default:
 		err = job.ErrUnavailable
 	}
+	if t.last.away() {
+		err = fmt.Errorf("%w: %w", err, errAway)
+	}
 	err = fmt.Errorf("%w: %v", err, t.explain(t.last.cause))
 	if t.ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", err, t.ctx.Err())

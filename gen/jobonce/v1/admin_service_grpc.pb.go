@@ -57,10 +57,11 @@ type AdminServiceClient interface {
 	// repeat its generation.
 	DeleteJob(ctx context.Context, in *DeleteJobRequest, opts ...grpc.CallOption) (*DeleteJobResponse, error)
 	// RequeueJobs is RequeueWork without force for the jobs that a filter finds, a bounded part of them at a time: call it
-	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over. A call whose answer
-	// was lost must not be repeated blindly: those that it requeued have left the state that the filter asks for, and the same
-	// call requeues up to max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore
-	// comes without a google.rpc.RetryInfo or retry_delay.
+	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over; the first of which it
+	// is not known (OUTCOME_UNKNOWN) ends the call early, with a token for the rest. A call whose answer was lost must not be
+	// repeated blindly: those that it requeued have left the state that the filter asks for, and the same call requeues up to
+	// max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore comes without a
+	// google.rpc.RetryInfo or retry_delay.
 	RequeueJobs(ctx context.Context, in *RequeueJobsRequest, opts ...grpc.CallOption) (*RequeueJobsResponse, error)
 	// ListExpectations returns webhooks that are to come, in the order of their job ids. A caller that may neither poll nor
 	// administer gets their status_url without the query, which may be a secret.
@@ -201,10 +202,11 @@ type AdminServiceServer interface {
 	// repeat its generation.
 	DeleteJob(context.Context, *DeleteJobRequest) (*DeleteJobResponse, error)
 	// RequeueJobs is RequeueWork without force for the jobs that a filter finds, a bounded part of them at a time: call it
-	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over. A call whose answer
-	// was lost must not be repeated blindly: those that it requeued have left the state that the filter asks for, and the same
-	// call requeues up to max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore
-	// comes without a google.rpc.RetryInfo or retry_delay.
+	// again with the token that it gives until it gives none. Those that cannot be requeued are passed over; the first of which it
+	// is not known (OUTCOME_UNKNOWN) ends the call early, with a token for the rest. A call whose answer was lost must not be
+	// repeated blindly: those that it requeued have left the state that the filter asks for, and the same call requeues up to
+	// max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore comes without a
+	// google.rpc.RetryInfo or retry_delay.
 	RequeueJobs(context.Context, *RequeueJobsRequest) (*RequeueJobsResponse, error)
 	// ListExpectations returns webhooks that are to come, in the order of their job ids. A caller that may neither poll nor
 	// administer gets their status_url without the query, which may be a secret.

@@ -851,10 +851,11 @@ export const AdminService: GenService<{
   },
   /**
    * RequeueJobs is RequeueWork without force for the jobs that a filter finds, a bounded part of them at a time: call it
-   * again with the token that it gives until it gives none. Those that cannot be requeued are passed over. A call whose answer
-   * was lost must not be repeated blindly: those that it requeued have left the state that the filter asks for, and the same
-   * call requeues up to max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore
-   * comes without a google.rpc.RetryInfo or retry_delay.
+   * again with the token that it gives until it gives none. Those that cannot be requeued are passed over; the first of which it
+   * is not known (OUTCOME_UNKNOWN) ends the call early, with a token for the rest. A call whose answer was lost must not be
+   * repeated blindly: those that it requeued have left the state that the filter asks for, and the same call requeues up to
+   * max_jobs others. With dry_run it says what is left. OUTCOME_UNKNOWN, of the call or of one job, therefore comes without a
+   * google.rpc.RetryInfo or retry_delay.
    *
    * @generated from rpc jobonce.v1.AdminService.RequeueJobs
    */
