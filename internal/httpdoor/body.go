@@ -50,6 +50,8 @@ func (r *room) full() bool { return r.held.Load() >= r.most }
 type body struct {
 	data []byte
 	room *room
+	// fault is why no message could be made of it, where that is known.
+	fault *fault
 }
 
 // grow makes room for more, if there is some.
@@ -259,6 +261,9 @@ func (m *marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 		err := protojson.UnmarshalOptions{RecursionLimit: maxDepth}.Unmarshal(b.data, v.(proto.Message))
 		if err == nil {
 			return nil
+		}
+		if len(b.data) <= smallBody { // To look costs as much again as the body.
+			b.fault = findFault(b.data, v.(proto.Message).ProtoReflect().New())
 		}
 		// Its prefix ends in one of two kinds of space, so that nobody compares the text.
 		text := strings.ReplaceAll(err.Error(), "\u00a0", " ")

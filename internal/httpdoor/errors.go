@@ -84,6 +84,12 @@ func (d *Door) failed(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshale
 		if st.Code() == codes.InvalidArgument {
 			bad := invalid(http.StatusBadRequest, "", "the request is not what the API takes")
 			bad.detail = ": " + clip(st.Message())
+			if b, ok := r.Body.(*body); ok && b.fault != nil {
+				bad.field, bad.message, bad.detail = b.fault.field, b.fault.field+" "+b.fault.problem, ""
+				if b.fault.unknown {
+					bad.message, bad.detail = "the request has a field that is not known here", ": "+b.fault.field
+				}
+			}
 			d.refuse(w, r, *bad)
 			return
 		}
