@@ -52,6 +52,7 @@ func (s *Store) ChangeEach(ctx context.Context, changes []job.LeaseChange, settl
 // holder is the changes of one lease within a call, and how far the first that is not settled has come.
 type holder struct {
 	jobID, token string
+	began        time.Time // when the call did
 	changes      []*leaseChange
 	at           int // the first that is not settled
 	settle       func(place int, o job.LeaseOutcome)
@@ -84,12 +85,12 @@ type leaseChange struct {
 func (s *Store) groupByLease(ctx context.Context, changes []job.LeaseChange, settle func(int, job.LeaseOutcome)) []*holder {
 	type lease struct{ jobID, token string }
 	byLease := make(map[lease]*holder, len(changes))
-	holders := make([]*holder, 0, len(changes))
+	holders, began := make([]*holder, 0, len(changes)), s.now()
 	for i := range changes {
 		c := &leaseChange{LeaseChange: changes[i], place: i}
 		h := byLease[lease{c.JobID, c.Token}]
 		if h == nil {
-			h = &holder{jobID: c.JobID, token: c.Token, settle: settle, tries: s.newTries(ctx)}
+			h = &holder{jobID: c.JobID, token: c.Token, began: began, settle: settle, tries: s.newTries(ctx)}
 			byLease[lease{c.JobID, c.Token}] = h
 			holders = append(holders, h)
 		}

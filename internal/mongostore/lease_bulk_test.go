@@ -129,7 +129,8 @@ func TestFaultsInBulk(t *testing.T) {
 }
 
 // TestCompletedAmongOthersAndMoved: of two completions that are sent together one has lost its lease by then, and before that is
-// read an operator requeues or deletes the job of the other, which is done. That one is not called lost or absent.
+// read an operator requeues or deletes the job of the other, which is done, and it may be recorded anew. That one is not called lost or
+// absent. Repeated, when the new job is older than clocks may differ by, it is.
 func TestCompletedAmongOthersAndMoved(t *testing.T) {
 	b := newBench(t, "")
 	for name, move := range map[string]func(*testing.T, job.Expected) error{
@@ -139,6 +140,12 @@ func TestCompletedAmongOthersAndMoved(t *testing.T) {
 		},
 		"deleted": func(t *testing.T, e job.Expected) error {
 			return b.store.Delete(within(t), []job.Deletion{{Expected: e}})[0].Err
+		},
+		"recorded anew": func(t *testing.T, e job.Expected) error {
+			if err := b.store.Delete(within(t), []job.Deletion{{Expected: e}})[0].Err; err != nil {
+				return err
+			}
+			return b.store.Record(within(t), []job.Delivery{newDelivery(t, e.JobID, "anew", job.ModeLeased)})[0].Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,6 +169,17 @@ func TestCompletedAmongOthersAndMoved(t *testing.T) {
 			for i, o := range <-answers {
 				if want := []error{job.ErrOutcomeUnknown, job.ErrLeaseLost}[i]; !errors.Is(o.Err, want) {
 					t.Errorf("%d: %v, want %v", i, o.Err, want)
+				}
+			}
+			if name != "recorded anew" {
+				return
+			}
+			b.clock.Advance(2 * time.Second)
+			held := b.must(newDelivery(t, name+" held", "r", job.ModeLeased)).Lease // some of the bulk is made
+			changes = append(changes, job.CompleteWork(name+" held", held.Token, "done"))
+			for i, o := range b.store.ChangeLeases(within(t), changes) {
+				if want := []error{job.ErrLeaseLost, job.ErrLeaseLost, nil}[i]; !errors.Is(o.Err, want) {
+					t.Errorf("repeated, %d: %v, want %v", i, o.Err, want)
 				}
 			}
 		})

@@ -206,7 +206,8 @@ func (s *Store) changeAlone(ctx context.Context, h *holder) {
 
 // confirmLost reads the job as it stands at this moment, and settles the change unless the token holds the lease after all.
 // It tells whether to go on. A change that may have been made before is not called lost. Among others that were made a
-// completion is, where the job is there and was never requeued: what a token has completed stays so until somebody does that.
+// completion is, where the job is there and was never requeued: what a token has completed stays so until somebody does that, or deletes it.
+// One that was first seen about when the call began, or later, may be another one than was completed.
 func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 	r, f := s.confirm(ctx, h.jobID, false)
 	h.doubt = false
@@ -220,7 +221,8 @@ func (s *Store) confirmLost(ctx context.Context, h *holder) bool {
 		if f != nil {
 			cause = job.ErrNotFound
 		}
-		stays := f == nil && r.Work.Requeues == 0 && h.change().Kind == job.Completion
+		same := f == nil && !r.FirstSeen.IsZero() && r.FirstSeen.Add(s.allowance()).Before(job.Millis(h.began))
+		stays := same && r.Work.Requeues == 0 && h.change().Kind == job.Completion
 		if !h.tries.unknown && (!h.among || stays) {
 			return s.settled(h, job.LeaseOutcome{Err: cause})
 		}

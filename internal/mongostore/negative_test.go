@@ -232,7 +232,8 @@ func TestNegativeAnswersInBulk(t *testing.T) {
 				w = j.now
 			}
 			if w != nil && strings.Contains(filter, `"`+j.id+`"`) {
-				found = append(found, bson.D{{Key: "job_id", Value: j.id}, {Key: "deliveries", Value: int32(1)}, {Key: "work", Value: w}})
+				found = append(found, bson.D{{Key: "job_id", Value: j.id}, {Key: "deliveries", Value: int32(1)},
+					{Key: "first_seen", Value: time.Now().Add(-time.Hour)}, {Key: "work", Value: w}})
 			}
 		}
 		return cursorOf(found...)
