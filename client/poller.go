@@ -25,7 +25,7 @@ type Polled struct {
 }
 
 // ErrPutOff is what a [PollFunc] wraps in the error for a job that it has not asked about, such as one too many of its provider for
-// now. It is reported like any other error, so that people see why they wait, but logged at level DEBUG alone.
+// now. It is reported like any other error, so that people see why they wait, but counts as no poll, and is logged at level DEBUG alone.
 var ErrPutOff = errors.New("put off")
 
 // PollFunc asks the provider how a job stands, at the expectation's status_url. The context ends before the lease on the
@@ -164,7 +164,8 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	if ctx.Err() != nil {
 		return 0, false
 	}
-	put = polled.After > 0 && errors.Is(err, ErrPutOff)
+	report.PutOff = errors.Is(err, ErrPutOff)
+	put = report.PutOff && polled.After > 0
 	if polled.After > 0 {
 		report.NextAfter = durationpb.New(min(polled.After, 24*time.Hour))
 	}
@@ -172,7 +173,7 @@ func (p *Poller) one(ctx context.Context, j *joboncev1.OverdueJob, began time.Ti
 	switch {
 	case err != nil:
 		level := slog.LevelWarn
-		if errors.Is(err, ErrPutOff) {
+		if report.PutOff {
 			level = slog.LevelDebug
 		}
 		log.Log(ctx, level, "a job that is overdue could not be polled; it is polled again", "error", err)

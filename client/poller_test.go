@@ -225,7 +225,7 @@ func came(t *testing.T, c *client.Client) {
 	testenv.Must(t, err)
 }
 
-// TestPutOff: a job that was not asked about is reported as such and comes again, and is no line in the log.
+// TestPutOff: a job that was not asked about is reported as such and comes again, and is neither a poll nor a line in the log.
 func TestPutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startService(t)
@@ -237,6 +237,9 @@ func TestPutOff(t *testing.T) {
 		var heard []string
 		var log bytes.Buffer
 		p, err := c.NewPoller(func(_ context.Context, e *joboncev1.Expectation) (client.Polled, error) {
+			if e.GetPolls() > 0 {
+				t.Errorf("polled %d times", e.GetPolls())
+			}
 			if heard = append(heard, e.GetLastError()); len(heard) == 1 {
 				return client.Polled{After: time.Minute}, fmt.Errorf("%w: p.example is busy", client.ErrPutOff)
 			}

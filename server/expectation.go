@@ -89,7 +89,7 @@ func withoutQuery(url string) string {
 
 // ReportPoll gives a job back that was polled.
 func (s *expectationService) ReportPoll(ctx context.Context, req *joboncev1.ReportPollRequest) (*joboncev1.ReportPollResponse, error) {
-	p := job.PollReport{JobID: req.GetJobId(), Token: req.GetLeaseToken(), Error: req.GetError(), Jitter: rand.Float64()}
+	p := job.PollReport{JobID: req.GetJobId(), Token: req.GetLeaseToken(), Error: req.GetError(), PutOff: req.GetPutOff(), Jitter: rand.Float64()}
 	next, err := toDuration("next_after", req.GetNextAfter())
 	for _, check := range []func() error{
 		func() error { return err },

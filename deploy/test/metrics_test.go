@@ -317,7 +317,7 @@ func TestAlerts(t *testing.T) {
 		"JobOnceWebhooksUnreadable":  `jobonce_webhook_requests_total{source="shop",reason="unreadable"} 0 0 1`,
 		"JobOnceWebhooksBusy":        `jobonce_webhook_refused_requests_total{reason="busy"} 0 0 1`,
 		"JobOncePollsFail":           `jobonce_poll_requests_total{host="p.example",outcome="failed"} 0 0 1`,
-		"JobOncePollsRefused":        `jobonce_poll_requests_total{host="other",outcome="refused"} 0 0 1`,
+		"JobOncePollsRefused":        `jobonce_poll_unsent_requests_total{host="other",reason="refused"} 0 0 1`,
 		"JobOnceWebhooksLost":        `jobonce_poll_recovered_jobs_total{host="p.example"} 0 0 1`,
 		"JobOnceWorkFails":           `jobonce_worker_jobs_total{outcome="failed"} 0 1 10`,
 		"JobOnceWorkIsAway":          `jobonce_worker_jobs_total{outcome="given_back"} 0 0 1`,
@@ -327,6 +327,7 @@ func TestAlerts(t *testing.T) {
 		`jobonce_delivery_failures_total{reason="OVERLOADED"} 7 7`, `jobonce_work_failures_total{reason="OVERLOADED"} 7 7`,
 		`jobonce_refused_calls_total{reason="OVERLOADED",instance="b"} 7 7`, `jobonce_delivery_failures_total{reason="INTERNAL"} 7 7`,
 		`jobonce_webhook_requests_total{source="shop",reason="accepted"} 0 9`, `jobonce_poll_requests_total{host="p.example",outcome="over"} 0 9`,
+		`jobonce_poll_unsent_requests_total{host="p.example",reason="put_off"} 0 9`,
 	}
 	operations := read(t, "../docs/operations.md")
 	listed := map[string]bool{}

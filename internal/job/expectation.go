@@ -192,6 +192,8 @@ type PollReport struct {
 	// Next is how long to wait before the next one; nil for a delay that grows.
 	Next  *time.Duration
 	Error string
+	// PutOff is set when there was no poll, so that none counts.
+	PutOff bool
 	// Jitter varies the delay that grows: from 0 to 1.
 	Jitter float64
 }
@@ -209,8 +211,9 @@ func (e Expectation) Report(p *PollReport, now time.Time) (Expectation, error) {
 	if p.Next != nil {
 		delay = *p.Next
 	}
-	e.Leased, e.Error = false, p.Error
-	e.Polls++
+	if e.Leased, e.Error = false, p.Error; !p.PutOff {
+		e.Polls++
+	}
 	if e.Due = Millis(now.Add(delay)); e.Due.After(e.GiveUp) {
 		e.Due = e.GiveUp
 	}

@@ -64,22 +64,22 @@ func transport(private bool) http.RoundTripper {
 func (a *Asker) Poll(ctx context.Context, e *joboncev1.Expectation) (client.Polled, error) {
 	u, err := url.Parse(e.GetStatusUrl())
 	if err != nil {
-		a.metrics.asked(otherHosts, outcomeRefused)
+		a.metrics.notAsked(otherHosts, unsentRefused)
 		return client.Polled{}, errors.New("the status URL cannot be read")
 	}
 	h := a.hosts[nameOf(u)]
 	if h == nil || u.User != nil || u.Scheme != "https" && u.Scheme != "http" {
-		a.metrics.asked(otherHosts, outcomeRefused)
+		a.metrics.notAsked(otherHosts, unsentRefused)
 		return client.Polled{}, fmt.Errorf("the host %.100q is not one that may be polled; list it under hosts", nameOf(u))
 	}
 	if !h.mayAsk(u) {
-		a.metrics.asked(otherHosts, outcomeRefused)
+		a.metrics.notAsked(otherHosts, unsentRefused)
 		return client.Polled{}, fmt.Errorf("the path of the status URL is not one that may be polled; list it under paths of %s", h.Name)
 	}
 	polled, err := a.ask(ctx, h, u)
 	switch {
 	case errors.Is(err, client.ErrPutOff):
-		a.metrics.asked(h.Name, outcomePutOff)
+		a.metrics.notAsked(h.Name, unsentPutOff)
 	case err != nil:
 		a.metrics.asked(h.Name, outcomeFailed)
 	case polled.Delivery != nil:
@@ -259,18 +259,18 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// The outcomes of a poll, and the host of those that are refused.
+// The outcomes of a poll, why one is not made, and the host of those that are refused.
 const (
 	outcomeOver    = "over"
 	outcomeNotOver = "not_over"
 	outcomeFailed  = "failed"
-	outcomePutOff  = "put_off"
-	outcomeRefused = "refused"
+	unsentPutOff   = "put_off"
+	unsentRefused  = "refused"
 	otherHosts     = "other"
 )
 
 // Metrics are those of one poller; docs/metrics.md says what each means. They are safe for concurrent use.
-type Metrics struct{ polls, recovers *prometheus.CounterVec }
+type Metrics struct{ polls, unsent, recovers *prometheus.CounterVec }
 
 // NewMetrics returns metrics that count from zero, in the registry.
 func NewMetrics(registry *prometheus.Registry) *Metrics {
@@ -278,24 +278,30 @@ func NewMetrics(registry *prometheus.Registry) *Metrics {
 		polls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_poll_requests_total", Help: "Polls of jobs that are overdue, by host and by what became of them.",
 		}, []string{"host", "outcome"}),
+		unsent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "jobonce_poll_unsent_requests_total", Help: "Polls that were due and not made, by host and reason.",
+		}, []string{"host", "reason"}),
 		recovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "jobonce_poll_recovered_jobs_total", Help: "Jobs that were recorded by polling: each is a webhook that did not come.",
 		}, []string{"host"}),
 	}
-	registry.MustRegister(m.polls, m.recovers)
-	m.polls.WithLabelValues(otherHosts, outcomeRefused)
+	registry.MustRegister(m.polls, m.unsent, m.recovers)
+	m.unsent.WithLabelValues(otherHosts, unsentRefused)
 	return m
 }
 
 // host has every series of a host from the start.
 func (m *Metrics) host(name string) {
 	m.recovers.WithLabelValues(name)
-	for _, outcome := range []string{outcomeOver, outcomeNotOver, outcomeFailed, outcomePutOff} {
+	m.unsent.WithLabelValues(name, unsentPutOff)
+	for _, outcome := range []string{outcomeOver, outcomeNotOver, outcomeFailed} {
 		m.polls.WithLabelValues(name, outcome)
 	}
 }
 
 func (m *Metrics) asked(host, outcome string) { m.polls.WithLabelValues(host, outcome).Inc() }
+
+func (m *Metrics) notAsked(host, reason string) { m.unsent.WithLabelValues(host, reason).Inc() }
 
 // Recorded counts a job that was recorded by polling, if no webhook came before.
 func (m *Metrics) Recorded(e *joboncev1.Expectation, resp *joboncev1.RecordDeliveryResponse) {

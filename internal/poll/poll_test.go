@@ -261,7 +261,7 @@ func TestSlowHost(t *testing.T) {
 	if _, _, err := a.about(calm.URL); err != nil {
 		t.Errorf("another host: %v", err)
 	}
-	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(strings.TrimPrefix(slow.URL, "http://"), outcomePutOff)); got != 203 {
+	if got := testutil.ToFloat64(a.metrics.unsent.WithLabelValues(strings.TrimPrefix(slow.URL, "http://"), unsentPutOff)); got != 203 {
 		t.Errorf("%v were put off", got)
 	}
 	close(stalls)
@@ -269,6 +269,9 @@ func TestSlowHost(t *testing.T) {
 	go func() { <-began }()
 	if _, _, err := a.about(slow.URL); err != nil {
 		t.Errorf("once it answers: %v", err)
+	}
+	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(strings.TrimPrefix(slow.URL, "http://"), outcomeNotOver)); got != 5 {
+		t.Errorf("%v polls, of 5 requests", got)
 	}
 }
 
@@ -402,7 +405,7 @@ func TestRefusedHosts(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	if got := testutil.ToFloat64(a.metrics.polls.WithLabelValues(otherHosts, outcomeRefused)); got != 19 {
+	if got := testutil.ToFloat64(a.metrics.unsent.WithLabelValues(otherHosts, unsentRefused)); got != 19 {
 		t.Errorf("%v counted as refused", got)
 	}
 }

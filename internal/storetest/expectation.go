@@ -116,6 +116,13 @@ func expectations(t *testing.T, e Env) {
 		e.Clock.Advance(time.Second)
 		second = claimOverdue(t, e.Store, 1).Jobs[0].Token
 	}
+	putOff := job.PollReport{JobID: "a", Token: second, Error: "busy", Jitter: 0.5, PutOff: true}
+	x, _, err := e.Store.ReportPoll(t.Context(), putOff)
+	if delay := 50625 * time.Millisecond; err != nil || x.Leased || x.Polls != 3 || x.Error != "busy" || !x.Due.Equal(job.Millis(e.Clock.Now().Add(delay))) {
+		t.Errorf("put off: %+v, %v", x, err)
+	}
+	e.Clock.Advance(time.Minute)
+	second = claimOverdue(t, e.Store, 1).Jobs[0].Token
 	hour := time.Hour // beyond the time at which it is given up
 	if x, _, err := report(second, &hour); err != nil || !x.Due.Equal(x.GiveUp) {
 		t.Errorf("%+v, %v", x, err)

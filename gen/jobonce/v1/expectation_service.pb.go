@@ -41,7 +41,7 @@ type Expectation struct {
 	DueTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
 	// Whether a poller has it, until due_time.
 	Leased bool `protobuf:"varint,7,opt,name=leased,proto3" json:"leased,omitempty"`
-	// How often it was polled, by what was reported.
+	// How often it was polled, by what was reported. A poll that was put off is none.
 	Polls int32 `protobuf:"varint,8,opt,name=polls,proto3" json:"polls,omitempty"`
 	// The error of the latest report. At most 1 KiB; may be empty.
 	LastError string `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
@@ -457,7 +457,10 @@ type ReportPollRequest struct {
 	// with each poll, from 15 seconds by half each time to 5 minutes, and varies by a fifth.
 	NextAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	// Why the poll said nothing, if it did not. At most 1 KiB. Optional.
-	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// The poll was put off: the provider was not asked, such as for its rate. It does not count, and the delay does not grow.
+	// Default false.
+	PutOff        bool `protobuf:"varint,5,opt,name=put_off,json=putOff,proto3" json:"put_off,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +521,13 @@ func (x *ReportPollRequest) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *ReportPollRequest) GetPutOff() bool {
+	if x != nil {
+		return x.PutOff
+	}
+	return false
 }
 
 // ReportPollResponse says how it stands.
@@ -699,14 +709,15 @@ const file_jobonce_v1_expectation_service_proto_rawDesc = "" +
 	"OverdueJob\x129\n" +
 	"\vexpectation\x18\x01 \x01(\v2\x17.jobonce.v1.ExpectationR\vexpectation\x12\x1f\n" +
 	"\vlease_token\x18\x02 \x01(\tR\n" +
-	"leaseToken\"\x9b\x01\n" +
+	"leaseToken\"\xb4\x01\n" +
 	"\x11ReportPollRequest\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1f\n" +
 	"\vlease_token\x18\x02 \x01(\tR\n" +
 	"leaseToken\x128\n" +
 	"\n" +
 	"next_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tnextAfter\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"k\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x17\n" +
+	"\aput_off\x18\x05 \x01(\bR\x06putOff\"k\n" +
 	"\x12ReportPollResponse\x12\x1a\n" +
 	"\brecorded\x18\x01 \x01(\bR\brecorded\x129\n" +
 	"\vexpectation\x18\x02 \x01(\v2\x17.jobonce.v1.ExpectationR\vexpectation\"1\n" +

@@ -79,16 +79,18 @@ class OverdueJob(_message.Message):
     def __init__(self, expectation: _Optional[_Union[Expectation, _Mapping]] = ..., lease_token: _Optional[str] = ...) -> None: ...
 
 class ReportPollRequest(_message.Message):
-    __slots__ = ("job_id", "lease_token", "next_after", "error")
+    __slots__ = ("job_id", "lease_token", "next_after", "error", "put_off")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NEXT_AFTER_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    PUT_OFF_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     lease_token: str
     next_after: _duration_pb2.Duration
     error: str
-    def __init__(self, job_id: _Optional[str] = ..., lease_token: _Optional[str] = ..., next_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+    put_off: bool
+    def __init__(self, job_id: _Optional[str] = ..., lease_token: _Optional[str] = ..., next_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., error: _Optional[str] = ..., put_off: bool = ...) -> None: ...
 
 class ReportPollResponse(_message.Message):
     __slots__ = ("recorded", "expectation")
