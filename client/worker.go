@@ -72,7 +72,7 @@ const (
 // withDefaults checks the configuration and returns a copy without zero values.
 func (c WorkerConfig) withDefaults() (WorkerConfig, error) {
 	if c.Concurrency < 0 {
-		return c, fmt.Errorf("the field Concurrency is %d, it must not be negative", c.Concurrency)
+		return c, fmt.Errorf("client: WorkerConfig.Concurrency is %d, it must not be negative", c.Concurrency)
 	}
 	if c.Concurrency == 0 {
 		c.Concurrency = DefaultConcurrency

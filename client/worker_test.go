@@ -431,7 +431,7 @@ func TestNewWorkerRefuses(t *testing.T) {
 		}{
 			"client":           {nil, client.WorkerConfig{}, fn, "client is nil"},
 			"function":         {c, client.WorkerConfig{}, nil, "function is nil"},
-			"concurrency":      {c, client.WorkerConfig{Concurrency: -1}, fn, "Concurrency"},
+			"concurrency":      {c, client.WorkerConfig{Concurrency: -1}, fn, "client: WorkerConfig.Concurrency is -1"},
 			"short lease":      {c, client.WorkerConfig{Lease: time.Millisecond}, fn, "Lease"},
 			"long lease":       {c, client.WorkerConfig{Lease: 25 * time.Hour}, fn, "Lease"},
 			"long wait":        {c, client.WorkerConfig{Wait: 61 * time.Second}, fn, "Wait"},

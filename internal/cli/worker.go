@@ -17,6 +17,7 @@ import (
 
 	"github.com/jobonce/jobonce/client"
 	"github.com/jobonce/jobonce/internal/config"
+	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/runner"
 	"github.com/jobonce/jobonce/internal/telemetry"
 )
@@ -126,6 +127,8 @@ func (c *workerConfig) check(flags *pflag.FlagSet) error {
 		return usagef("--%s goes with --forward", given("secret-file", "result", "dead-on"))
 	case c.worker.Concurrency < 1:
 		return usagef("--concurrency must be above zero")
+	case c.worker.Lease == 0: // The client would take its default.
+		return usagef("--lease is 0s, it must be %v to %v", job.MinLease, job.MaxLease)
 	case c.timeout <= 0:
 		return usagef("--timeout must be above zero")
 	case c.killAfter <= 0:
