@@ -96,7 +96,7 @@ The text output is a line for each job: its id and what became of it. To see wha
 func requeueMany(cmd *cobra.Command, conn *connection, req *joboncev1.RequeueJobsRequest, most int) error {
 	outliveReaders()
 	requeued, refused := 0, 0
-	err := eachPage(cmd.Context(), conn, most, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
+	_, _, err := eachPage(cmd.Context(), conn, most, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
 		req.MaxJobs = size
 		resp, err := c.RequeueJobs(ctx, req)
 		if err != nil {
@@ -367,7 +367,7 @@ object a line: the queries to those who may poll or administer.`,
 				"given-up": joboncev1.ExpectationFilter_EXPECTATION_FILTER_GIVEN_UP,
 			}[which.Value]}
 			table := pagedTable{w: cmd.OutOrStdout(), header: expectationColumns}
-			return eachPage(cmd.Context(), conn, limit.Value, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
+			return listPages(cmd, conn, limit.Value, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
 				req.PageSize = size
 				resp, err := c.ListExpectations(ctx, req)
 				if err != nil {

@@ -111,7 +111,7 @@ job a line, without payload and result. The error and the conflict of a job are 
 
 func listJobs(cmd *cobra.Command, conn *connection, req *joboncev1.ListJobsRequest, limit int) error {
 	table := pagedTable{w: cmd.OutOrStdout(), header: []string{"JOB_ID", "STATE", "FIRST_SEEN", "DELIVERIES", "ATTEMPTS", "EVENT", "STATUS", "NOTE"}}
-	return eachPage(cmd.Context(), conn, limit, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
+	return listPages(cmd, conn, limit, func(ctx context.Context, c *client.Client, size int32) (int, bool, error) {
 		req.PageSize = size
 		resp, err := c.ListJobs(ctx, req)
 		if err != nil {
@@ -132,9 +132,21 @@ func listJobs(cmd *cobra.Command, conn *connection, req *joboncev1.ListJobsReque
 	})
 }
 
+// pageFunc does what is to be done with a page of a list, of that size at most: n is how many it had.
+type pageFunc func(ctx context.Context, c *client.Client, size int32) (n int, more bool, err error)
+
+// listPages prints a list by page, and says when it ends at the limit and not at its end.
+func listPages(cmd *cobra.Command, conn *connection, limit int, page pageFunc) error {
+	had, more, err := eachPage(cmd.Context(), conn, limit, page)
+	if err == nil && more {
+		fmt.Fprintf(cmd.ErrOrStderr(), "there may be more than these %d; --limit 0 lists all\n", had)
+	}
+	return err
+}
+
 // eachPage calls page until there is no more, or limit items were had; 0 is no limit.
-func eachPage(ctx context.Context, conn *connection, limit int, page func(context.Context, *client.Client, int32) (n int, more bool, err error)) error {
-	for had, more := 0, true; more && (limit == 0 || had < limit); {
+func eachPage(ctx context.Context, conn *connection, limit int, page pageFunc) (had int, more bool, err error) {
+	for more = true; more && (limit == 0 || had < limit); {
 		size := job.MaxPageSize
 		if limit > 0 {
 			size = min(size, limit-had)
@@ -146,10 +158,10 @@ func eachPage(ctx context.Context, conn *connection, limit int, page func(contex
 			return err
 		})
 		if err != nil {
-			return err
+			return had, more, err
 		}
 	}
-	return nil
+	return had, more, nil
 }
 
 func jobRow(j *joboncev1.Job) []string {

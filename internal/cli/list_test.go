@@ -53,20 +53,37 @@ func (l *lists) ListExpectations(context.Context, *joboncev1.ListExpectationsReq
 func TestListsArePrintedByPage(t *testing.T) {
 	for _, command := range []string{"list", "overdue"} {
 		l := &lists{}
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		testenv.Must(t, err)
-		s := grpc.NewServer()
-		joboncev1.RegisterAdminServiceServer(s, l)
-		joboncev1.RegisterExpectationServiceServer(s, l)
-		served := make(chan error, 1)
-		go func() { served <- s.Serve(lis) }()
-		var stderr bytes.Buffer
-		code := Main([]string{command, "--server", lis.Addr().String(), "--limit", "0"}, strings.NewReader(""), l, &stderr)
-		s.Stop()
-		testenv.OK(t, <-served)
+		code, stderr := l.run(t, command, "--limit", "0")
 		out := l.out.String()
-		if code != 0 || fmt.Sprint(l.printed) != "[0 3 5]" || strings.Count(out, "\n") != 7 || strings.Count(out, "JOB_ID") != 1 || !strings.HasPrefix(out, "JOB_ID") {
-			t.Errorf("%s ended with %d, %s; lines printed before each page: %v\n%s", command, code, &stderr, l.printed, out)
+		if code != 0 || stderr != "" || fmt.Sprint(l.printed) != "[0 3 5]" || strings.Count(out, "\n") != 7 || strings.Count(out, "JOB_ID") != 1 || !strings.HasPrefix(out, "JOB_ID") {
+			t.Errorf("%s ended with %d, %s; lines printed before each page: %v\n%s", command, code, stderr, l.printed, out)
 		}
 	}
+}
+
+// TestListsSayThatThereIsMore: a list that ends at its limit says so, and how to see the rest, apart from what a script reads.
+func TestListsSayThatThereIsMore(t *testing.T) {
+	for _, args := range [][]string{{"list"}, {"overdue"}, {"list", "-o", "json"}, {"overdue", "-o", "json"}} {
+		l := &lists{}
+		if code, stderr := l.run(t, append(args, "--limit", "4")...); code != 0 || stderr != "there may be more than these 4; --limit 0 lists all\n" || strings.Contains(l.out.String(), "limit") {
+			t.Errorf("%v ended with %d: %q", args, code, stderr)
+		}
+	}
+}
+
+// run has the command ask for lists, and returns its exit code and what it says on standard error.
+func (l *lists) run(t *testing.T, args ...string) (code int, stderr string) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	testenv.Must(t, err)
+	s := grpc.NewServer()
+	joboncev1.RegisterAdminServiceServer(s, l)
+	joboncev1.RegisterExpectationServiceServer(s, l)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(lis) }()
+	var said bytes.Buffer
+	code = Main(append(args, "--server", lis.Addr().String()), strings.NewReader(""), l, &said)
+	s.Stop()
+	testenv.OK(t, <-served)
+	return code, said.String()
 }
