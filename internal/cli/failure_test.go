@@ -87,7 +87,7 @@ func TestExitCodes(t *testing.T) {
 		addr := serveFailure(t, w.code, reason, "because")
 		for _, line := range []string{"get j", "work renew j --lease-token t"} {
 			code, stdout, stderr := run(append(strings.Fields(line), "--server", addr, "--timeout", "200ms")...)
-			if code != w.exit || stdout != "" || !strings.Contains(stderr, " "+reason+": because") {
+			if code != w.exit || stdout != "" || !strings.Contains(stderr, reason+": because") {
 				t.Errorf("%s for %s: exit code %d, want %d; standard error %q", line, reason, code, w.exit, stderr)
 			}
 		}
