@@ -33,6 +33,7 @@ type webhookConfig struct {
 	maxBody           config.IntRange
 	maxHeader         config.IntRange
 	maxRequests       config.IntRange
+	maxConns          config.IntRange
 	readTimeout       time.Duration
 	shutdownTimeout   time.Duration
 	log               logConfig
@@ -93,6 +94,7 @@ func newWebhookConfig() (*webhookConfig, *pflag.FlagSet) {
 		maxBody:     config.IntRange{Value: job.DefaultMaxBodyBytes, Min: 1, Max: job.MaxBodyBytes},
 		maxHeader:   config.IntRange{Value: frontend.DefaultMaxHeader, Min: 4 << 10, Max: 1 << 20},
 		maxRequests: config.IntRange{Value: frontend.DefaultMaxRequests, Min: 1, Max: 1 << 16},
+		maxConns:    config.IntRange{Value: frontend.DefaultMaxConnections, Min: 1, Max: 1 << 20},
 	}
 	keys := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	keys.SortFlags = false
@@ -108,6 +110,7 @@ func newWebhookConfig() (*webhookConfig, *pflag.FlagSet) {
 	keys.Var(&cfg.maxBody, "max-payload-bytes", fmt.Sprintf("largest body, at most %d; the service must take as much", job.MaxBodyBytes))
 	keys.Var(&cfg.maxHeader, "max-header-bytes", "most bytes of a request's headers; more are answered 431")
 	keys.Var(&cfg.maxRequests, "max-requests", "most requests under way; more are answered 503")
+	keys.Var(&cfg.maxConns, "max-connections", "most connections that are open; more are closed at once")
 	keys.DurationVar(&cfg.readTimeout, "read-timeout", frontend.DefaultReadTimeout, "how long the headers of a request may take to come, and then its body")
 	keys.DurationVar(&cfg.shutdownTimeout, "shutdown-timeout", frontend.DefaultShutdownTimeout, "how long requests under way may go on once the command is to end")
 	cfg.log.declare(keys)
@@ -170,7 +173,7 @@ func runWebhook(ctx context.Context, cfg *webhookConfig, sources []frontend.Sour
 	}
 	logger := cfg.log.logger(stderr)
 	front := frontend.Config{
-		Sources: sources, MaxBody: cfg.maxBody.Value, MaxHeader: cfg.maxHeader.Value, MaxRequests: cfg.maxRequests.Value,
+		Sources: sources, MaxBody: cfg.maxBody.Value, MaxHeader: cfg.maxHeader.Value, MaxRequests: cfg.maxRequests.Value, MaxConnections: cfg.maxConns.Value,
 		ReadTimeout: cfg.readTimeout, ShutdownTimeout: cfg.shutdownTimeout, TrustedProxies: proxies, Logger: logger,
 	}
 	certificates, err := cfg.certificates(logger)

@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -27,15 +28,17 @@ import (
 // The values that [Config] fields get when they are zero.
 const (
 	DefaultMaxRequests     = 512
+	DefaultMaxConnections  = 4096
 	DefaultMaxHeader       = 64 << 10
 	DefaultReadTimeout     = webhook.DefaultReadTimeout
 	DefaultShutdownTimeout = 30 * time.Second
 )
 
 const (
-	// refusedPath and refusedBusy say why a request reached no source.
-	refusedPath = "path"
-	refusedBusy = "busy"
+	// refusedPath, refusedBusy and refusedConnections say why a request, or a connection, reached no source.
+	refusedPath        = "path"
+	refusedBusy        = "busy"
+	refusedConnections = "connections"
 	// linesPerSecond bounds how many refused requests are logged: those that anybody can send, and apart from them those whose
 	// signature is good.
 	linesPerSecond = 10
@@ -53,6 +56,8 @@ type Config struct {
 	MaxHeader int
 	// MaxRequests bounds the requests under way; more are answered 503. 0: DefaultMaxRequests.
 	MaxRequests int
+	// MaxConnections bounds the connections that are open; more are closed at once. 0: DefaultMaxConnections.
+	MaxConnections int
 	// ReadTimeout is how long the headers of a request may take to come, and then its body. 0: DefaultReadTimeout.
 	ReadTimeout time.Duration
 	// ShutdownTimeout is how long requests under way may go on when the frontend is to stop. 0: DefaultShutdownTimeout.
@@ -78,6 +83,7 @@ type Frontend struct {
 	routes map[string]*route
 	places chan struct{}
 	bodies *semaphore.Weighted // bytes of the bodies under way
+	open   atomic.Int64        // connections
 	// few is for what strangers send, signed for what senders do.
 	few, signed *rate.Limiter
 }
@@ -94,6 +100,7 @@ func New(jobs webhook.Jobs, cfg Config) (*Frontend, error) {
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, webhook.DefaultMaxBody)
 	cfg.MaxHeader = cmp.Or(cfg.MaxHeader, DefaultMaxHeader)
 	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, DefaultMaxRequests)
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, DefaultMaxConnections)
 	cfg.ReadTimeout = cmp.Or(cfg.ReadTimeout, DefaultReadTimeout)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
 	if cfg.Now == nil {
@@ -298,6 +305,25 @@ func (f *Frontend) report(ctx context.Context, r webhook.Report) {
 	f.log.LogAttrs(ctx, level, text, attrs...)
 }
 
+// bounded is http.Server.ConnState, and closes the connections for which there is no room.
+func (f *Frontend) bounded(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+		f.open.Add(-1)
+	case http.StateNew:
+		if f.open.Add(1) <= int64(f.cfg.MaxConnections) {
+			return
+		}
+		_ = conn.Close()
+		if m := f.cfg.Metrics; m != nil {
+			m.refused.WithLabelValues(refusedConnections).Inc()
+		}
+		if f.few.Allow() {
+			f.log.Warn("a connection was closed: too many are open; --max-connections says how many may be", "from", conn.RemoteAddr())
+		}
+	}
+}
+
 // Run serves on the listener, which it closes, until ctx ends; then it lets the requests under way be answered within
 // Config.ShutdownTimeout, cuts what is left, and returns nil. It may be called once.
 func (f *Frontend) Run(ctx context.Context, lis net.Listener) error {
@@ -306,6 +332,7 @@ func (f *Frontend) Run(ctx context.Context, lis net.Listener) error {
 		ReadHeaderTimeout: f.cfg.ReadTimeout, IdleTimeout: idleTimeout,
 		// For requests that are refused before they are read: the server waits for the rest of them.
 		ReadTimeout: 2 * f.cfg.ReadTimeout,
+		ConnState:   f.bounded,
 		ErrorLog:    slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
 	}
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -153,6 +154,38 @@ func TestBusy(t *testing.T) {
 	go func() { <-entered }()
 	if status, _ := answer(f, post(`{"id":"3"}`)); status != 200 {
 		t.Errorf("afterwards: answered %d", status)
+	}
+}
+
+// TestConnectionsAreBounded: a connection more than are let in is closed at once, and one that ends makes room.
+func TestConnectionsAreBounded(t *testing.T) {
+	var log testenv.Tail
+	m := frontend.NewMetrics(prometheus.NewRegistry())
+	opened, err := open(t, &jobs{}, shop("job_id: item.id"), logTo(&log), func(c *frontend.Config) { c.MaxConnections, c.Metrics = 2, m })
+	addr, _ := serve(t, must(t, opened, err))
+	// served tells whether a new connection gets an answer, and leaves it open.
+	served := func() (net.Conn, bool) {
+		conn, err := net.Dial("tcp", addr)
+		testenv.Must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, _ = io.WriteString(conn, "GET /shop HTTP/1.1\r\nHost: shop\r\n\r\n") // Who was hung up on hears of it below.
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		return conn, err == nil && resp.StatusCode == http.StatusMethodNotAllowed
+	}
+	first, ok := served()
+	if _, also := served(); !ok || !also {
+		t.Fatal("two connections are not served")
+	}
+	if _, ok := served(); ok {
+		t.Error("a third connection is served")
+	}
+	wantMetrics(t, m, `jobonce_webhook_refused_requests_total{reason="connections"} 1`)
+	if !strings.Contains(log.String(), "max-connections") {
+		t.Errorf("logged %s", &log)
+	}
+	testenv.Must(t, first.Close())
+	for ok := false; !ok; _, ok = served() { // once the server has seen it
+		runtime.Gosched()
 	}
 }
 

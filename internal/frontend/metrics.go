@@ -32,7 +32,7 @@ func NewMetrics(registry *prometheus.Registry) *Metrics {
 		verified: counter("jobonce_webhook_verified_requests_total", "Requests whose signature was good.", "source"),
 		events:   counter("jobonce_webhook_events_total", "Events in requests whose signature was good, by what became of them.", "source", "outcome"),
 		answers:  counter("jobonce_webhook_answers_total", "Answers, by their HTTP status.", "source", "status"),
-		refused:  counter("jobonce_webhook_refused_requests_total", "Requests that came to no source, by the reason.", "reason"),
+		refused:  counter("jobonce_webhook_refused_requests_total", "Requests and connections that came to no source, by the reason.", "reason"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "jobonce_webhook_answer_seconds", Help: "Time from the headers of a request to its answer.", Buckets: answerBuckets,
 		}, []string{"source"}),
@@ -41,7 +41,7 @@ func NewMetrics(registry *prometheus.Registry) *Metrics {
 		}),
 	}
 	m.registry.MustRegister(m.requests, m.verified, m.events, m.answers, m.refused, m.duration, m.underWay)
-	for _, reason := range []string{refusedPath, refusedBusy} {
+	for _, reason := range []string{refusedPath, refusedBusy, refusedConnections} {
 		m.refused.WithLabelValues(reason)
 	}
 	return m
