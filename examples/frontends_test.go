@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -44,6 +46,7 @@ func await[T any](t *testing.T, what string, there func() (T, bool)) T {
 
 // frontend is an example that runs.
 type frontend struct {
+	*testenv.Example
 	t           *testing.T
 	url         string
 	secret      []byte
@@ -54,7 +57,7 @@ func startFrontend(t *testing.T, cmd *exec.Cmd, target string) *frontend {
 	t.Helper()
 	secret := []byte("a secret of the example's")
 	e := testenv.StartExample(t, cmd, "JOBONCE_TARGET="+target, "PORT=0", "WEBHOOK_SECRET=whsec_b2xk,whsec_"+base64.StdEncoding.EncodeToString(secret))
-	return &frontend{t, "http://" + e.Address(t) + "/webhooks/acme", secret, "application/json"}
+	return &frontend{e, t, "http://" + e.Address(t) + "/webhooks/acme", secret, "application/json"}
 }
 
 // deliver sends a webhook, signed with the secret or with another one, and returns the answer.
@@ -85,6 +88,27 @@ func (f *frontend) delivered(id, body string, status int) *http.Response {
 		f.t.Errorf("%s: %s, and not %d", id, resp.Status, status)
 	}
 	return resp
+}
+
+// TestFrontendStops: a connection over which nothing was asked, as load balancers keep them, does not keep a frontend from its end.
+func TestFrontendStops(t *testing.T) {
+	for language, command := range languages {
+		t.Run(language, func(t *testing.T) {
+			f := startFrontend(t, command(t, "frontend"), "127.0.0.1:1")
+			at, err := url.Parse(f.url)
+			testenv.Must(t, err)
+			conn, err := net.Dial("tcp", at.Host)
+			testenv.Must(t, err)
+			defer conn.Close()
+			f.deliver("m", nil, []byte("another secret")) // It comes later, so that the connection was accepted once this is answered.
+			late := time.AfterFunc(time.Minute, func() {
+				t.Error("it does not end while the connection is open")
+				_ = conn.Close()
+			})
+			f.Stop()
+			late.Stop()
+		})
+	}
 }
 
 // TestFrontends has webhooks come to each frontend, and its worker do the work, on either store.

@@ -77,4 +77,6 @@ app.use((error, request, response, next) => {
 const server = app.listen(Number(PORT), HOST, () => { console.log(`listening on ${HOST}:${server.address().port}`) })
 process.once('SIGTERM', () => {
   server.close(() => { client.close() }) // What is under way is answered.
+  // A connection over which nothing was ever asked, such as a load balancer's, would keep the server open.
+  setTimeout(() => { server.closeAllConnections() }, 10_000).unref()
 })
