@@ -22,6 +22,13 @@ func (s *Store) HintName() string { return s.hintName() }
 // IndexSuspect is what a write calls whose hint is refused.
 func (s *Store) IndexSuspect(ctx context.Context) error { return s.indexSuspect(ctx) }
 
+// Doubting is how many writes wait for a look that has not begun.
+func (s *Store) Doubting() int {
+	s.doubts.mu.Lock()
+	defer s.doubts.mu.Unlock()
+	return len(s.doubts.waiting)
+}
+
 // LookNow begins the look that otherwise comes once a minute.
 func (s *Store) LookNow() { s.doubts.wake <- struct{}{} }
 

@@ -304,6 +304,9 @@ func TestIndexSuspect(t *testing.T) {
 	for range 20 {
 		suspect()
 	}
+	for s.Doubting() < 20 {
+		time.Sleep(time.Millisecond) // until they wait; there is nothing to be told by
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.IndexSuspect(ctx); !errors.Is(err, job.ErrUnavailable) {
