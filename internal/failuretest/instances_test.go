@@ -22,8 +22,9 @@ import (
 	"github.com/jobonce/jobonce/server"
 )
 
-// clusterClients is how many clients there are: with three instances they have 201 connections.
-const clusterClients = 67
+// clusterClients is how many clients there are: with three instances they have 60 connections. Each is made anew every other second,
+// however slow the machine, which must have time left for calls.
+const clusterClients = 20
 
 // cluster is instances of the service behind one name, at addresses of their own and on one port, as in a headless service of
 // Kubernetes. They share a store within this process.
@@ -187,13 +188,13 @@ func (l *pressure) until(t *testing.T, what string, happened <-chan struct{}) {
 	}
 }
 
-// shares are the calls that each instance got of some thousands.
+// shares are the calls that each instance got of two thousand.
 func (l *pressure) shares(t *testing.T, instances ...*instance) (shares []int64) {
 	t.Helper()
 	for _, i := range instances {
 		shares = append(shares, -i.calls.Load())
 	}
-	l.pass(t, 6000)
+	l.pass(t, 2000)
 	for n, i := range instances {
 		shares[n] += i.calls.Load()
 	}
