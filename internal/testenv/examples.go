@@ -47,19 +47,26 @@ func PythonExample(t testing.TB, program string) *exec.Cmd {
 // Example is an example that runs.
 type Example struct {
 	// Stop asks it to end, and fails the test unless it does so in order. The test's end calls it too.
-	Stop func()
-	log  Tail
+	Stop  func()
+	log   Tail
+	ended chan struct{}
 }
 
 // StartExample starts an example, with more in its environment.
 func StartExample(t testing.TB, cmd *exec.Cmd, env ...string) *Example {
 	t.Helper()
-	e := new(Example)
+	e := &Example{ended: make(chan struct{})}
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &e.log, &e.log
 	Must(t, cmd.Start())
+	var err error
+	go func() {
+		err = cmd.Wait()
+		close(e.ended)
+	}()
 	e.Stop = sync.OnceFunc(func() {
 		OK(t, cmd.Process.Signal(syscall.SIGTERM))
-		if err := cmd.Wait(); err != nil && !stoppedBySignal(cmd) {
+		<-e.ended
+		if err != nil && !stoppedBySignal(cmd) {
 			t.Errorf("%v does not stop in order: %v", cmd.Args, err)
 		}
 	})
@@ -83,11 +90,18 @@ var exampleListens = regexp.MustCompile(`(?:listening on |running on http://)(12
 // Address waits until a frontend listens, and returns where.
 func (e *Example) Address(t testing.TB) string {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	look, late := time.NewTicker(10*time.Millisecond), time.After(readyTimeout)
+	defer look.Stop()
+	for {
 		if match := exampleListens.FindStringSubmatch(e.log.String()); match != nil {
 			return match[1]
 		}
+		select {
+		case <-look.C:
+		case <-e.ended:
+			t.Fatal("the frontend ended, and did not listen")
+		case <-late:
+			t.Fatal("the frontend does not listen")
+		}
 	}
-	t.Fatal("the frontend does not listen")
-	return ""
 }

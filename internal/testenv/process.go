@@ -100,8 +100,8 @@ func (p Program) Start() (*Process, error) {
 	return r, nil
 }
 
-// readyTimeout is when a process that does not become ready is ended.
-const readyTimeout = time.Minute
+// readyTimeout is when a process that lives and does not become ready is ended. On a busy machine one may take a minute.
+const readyTimeout = 5 * time.Minute
 
 // Ready waits for the first line of the process, which must match, and returns what matched: the line, and the
 // groups, of which the first is the address where it serves, and a second one its pid. A process that does not say so is
