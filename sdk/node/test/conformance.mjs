@@ -6,6 +6,8 @@ import { bodyOf, Client, Disposition, JobOnceError, PermanentError, Worker } fro
 
 const clients = new Map()
 const running = new Map()
+const { COMPRESSION, ATTEMPTS } = process.env
+const settings = { ...(COMPRESSION && { compression: COMPRESSION }), ...(ATTEMPTS && { retry: { maxAttempts: Number(ATTEMPTS) } }) }
 const report = line => process.stdout.write(JSON.stringify(line, (_, value) => typeof value === 'bigint' ? Number(value) : value) + '\n')
 
 function describe (error) {
@@ -61,7 +63,7 @@ const operations = {
 }
 
 async function perform (task, { target, op, args = {} }) {
-  if (!clients.has(target)) clients.set(target, new Client(target, process.env.COMPRESSION ? { compression: process.env.COMPRESSION } : {}))
+  if (!clients.has(target)) clients.set(target, new Client(target, settings))
   const { job_id: jobId, body: text, body_base64: base64, event, mode, lease_seconds: lease, timeout_seconds: timeout, wait_seconds: wait, ...others } = args
   const body = base64 ? Buffer.from(base64, 'base64') : text
   const delivery = {

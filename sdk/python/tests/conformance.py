@@ -18,6 +18,7 @@ import jobonce.aio
 logging.getLogger("jobonce").addHandler(logging.NullHandler())
 logging.getLogger("jobonce").propagate = False
 COMPRESSION = grpc.Compression.Gzip if os.environ.get("COMPRESSION") == "gzip" else None
+RETRY = jobonce.Retry(max_attempts=int(os.environ["ATTEMPTS"])) if "ATTEMPTS" in os.environ else jobonce.Retry()
 printing = threading.Lock()
 
 
@@ -149,7 +150,7 @@ def sync() -> None:
             case _:
                 target = command["target"]
                 if target not in clients:
-                    clients[target] = jobonce.Client(target, compression=COMPRESSION)
+                    clients[target] = jobonce.Client(target, compression=COMPRESSION, retry=RETRY)
                 task = tasks[command["id"]] = SyncTask(command, clients[target])
                 threading.Thread(target=task.run, daemon=True).start()
 
@@ -215,7 +216,7 @@ async def aio() -> None:
             case _:
                 target = command["target"]
                 if target not in clients:
-                    clients[target] = jobonce.aio.Client(target, compression=COMPRESSION)
+                    clients[target] = jobonce.aio.Client(target, compression=COMPRESSION, retry=RETRY)
                 task = tasks[command["id"]] = AsyncTask(command, clients[target])
                 task.task = asyncio.create_task(task.run())
 
