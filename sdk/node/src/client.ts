@@ -11,7 +11,7 @@ import {
   ClaimWorkRequestSchema, CompleteWorkRequestSchema, ReleaseWorkRequestSchema, RenewLeaseRequestSchema, WorkService
 } from './gen/jobonce/v1/work_service_pb.js'
 import type { ClaimedJob, ClaimWorkRequest, ReleaseWorkRequest } from './gen/jobonce/v1/work_service_pb.js'
-import { bodyCase, duration, firstOf, given, isText, sleep } from './values.js'
+import { bodyCase, checkOptions, duration, firstOf, given, isText, sleep } from './values.js'
 import { doWork, type DoOptions, type DoResult, type WorkFunction } from './work.js'
 
 export interface ClientOptions extends ConnectionOptions {
@@ -30,6 +30,10 @@ export interface ClientOptions extends ConnectionOptions {
     maxDelayMs?: number
   }
 }
+
+const clientOptions = {
+  timeoutMs: true, retry: true, tls: true, token: true, tokenFile: true, tokenOverPlaintext: true, compression: true, channelOptions: true
+} as const
 
 export interface CallOptions {
   /** Bounds this call, its retries included, in milliseconds. Default: the client's. */
@@ -76,6 +80,8 @@ export class Client {
    * resolve, such as `dns:///jobonce.internal:443`. Calls are spread over all addresses.
    */
   constructor (target: string, options: ClientOptions = {}) {
+    checkOptions(options, clientOptions)
+    checkOptions(options.retry, { maxAttempts: true, baseDelayMs: true, maxDelayMs: true })
     this.timeoutMs = options.timeoutMs ?? 10_000
     this.#retry = { maxAttempts: Infinity, baseDelayMs: 50, maxDelayMs: 2000, ...given(options.retry) }
     const { maxAttempts, baseDelayMs, maxDelayMs } = this.#retry

@@ -3,7 +3,7 @@ import { isIP } from 'node:net'
 import { toBinary, fromBinary, type DescMethodUnary, type DescMessage, type MessageShape } from '@bufbuild/protobuf'
 import * as grpc from '@grpc/grpc-js'
 import { changed, fromServiceError, JobOnceError } from './errors.js'
-import { sleep } from './values.js'
+import { checkOptions, sleep } from './values.js'
 
 /** PEM texts. What is absent is the system's, or none. */
 export interface TLSOptions {
@@ -100,6 +100,7 @@ export class Connection {
 
   constructor (target: string, options: ConnectionOptions) {
     this.target = parseTarget(target)
+    if (typeof options.tls === 'object') checkOptions(options.tls, { ca: true, cert: true, key: true })
     const plaintext = options.tls === undefined ? this.target.loopback : options.tls === false
     this.#token = tokenSource(options)
     if (this.#token !== undefined && plaintext && !this.target.loopback && options.tokenOverPlaintext !== true) {

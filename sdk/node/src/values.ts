@@ -39,6 +39,13 @@ export function given<T extends object> (options: T | undefined): Partial<T> {
   return Object.fromEntries(Object.entries(options ?? {}).filter(([, value]) => value !== undefined)) as Partial<T>
 }
 
+/** Refuses options that there are none of: one that is misspelt would leave a default in force. */
+export function checkOptions<T extends object> (options: T | undefined, known: { [name in keyof Required<T>]: true }): void {
+  for (const name of Object.keys(options ?? {})) {
+    if (!Object.hasOwn(known, name)) throw new TypeError(`there is no option ${JSON.stringify(name)}; there are ${Object.keys(known).join(', ')}`)
+  }
+}
+
 /** A duration as the messages hold it. */
 export function duration (field: string, ms: number): Duration {
   if (!Number.isFinite(ms)) throw invalid(field, `${field} is not a number of milliseconds`)

@@ -78,10 +78,16 @@ export interface DoResult {
   error?: unknown
 }
 
+/** Refuses what cannot be called: each job would fail with it, until none of its attempts is left. */
+export function checkWork (work: unknown): void {
+  if (typeof work !== 'function') throw new TypeError('the work is not a function')
+}
+
 /** What {@link Client.do} does. */
 export async function doWork (
   client: Client, delivery: Omit<Delivery, 'mode'>, work: WorkFunction, options: DoOptions = {}
 ): Promise<DoResult> {
+  checkWork(work)
   const { mode = 'leased' } = delivery as Delivery
   if (mode !== 'leased') throw invalid('work_mode', 'the mode of work under a lease is leased')
   const leaseMs = delivery.leaseMs ?? defaultLeaseMs

@@ -3,8 +3,8 @@ import type { Client } from './client.js'
 import { JobOnceError } from './errors.js'
 import type { Job } from './gen/jobonce/v1/types_pb.js'
 import type { ClaimedJob } from './gen/jobonce/v1/work_service_pb.js'
-import { given, sleep, toMs } from './values.js'
-import { defaultBackoff, defaultLeaseMs, Runner, type WorkFunction } from './work.js'
+import { checkOptions, given, sleep, toMs } from './values.js'
+import { checkWork, defaultBackoff, defaultLeaseMs, Runner, type WorkFunction } from './work.js'
 
 export interface WorkerOptions {
   /** How many jobs are worked on at once. Default 10. */
@@ -27,6 +27,10 @@ export interface WorkerOptions {
   onError?: (error: unknown, job?: Job) => void
 }
 
+const workerOptions = {
+  concurrency: true, leaseMs: true, events: true, jobIdPrefix: true, workerId: true, waitMs: true, shutdownTimeoutMs: true, backoff: true, onError: true
+} as const
+
 type ClaimRequest = Parameters<Client['claim']>[0]
 
 /** What one claim may ask for. */
@@ -44,6 +48,8 @@ export class Worker {
   #wake: (() => void) | undefined
 
   constructor (client: Client, work: WorkFunction, options: WorkerOptions = {}) {
+    checkWork(work)
+    checkOptions(options, workerOptions)
     this.#client = client
     this.#options = {
       concurrency: 10, leaseMs: defaultLeaseMs, events: [], jobIdPrefix: '', workerId: '', waitMs: 30_000, shutdownTimeoutMs: 30_000,

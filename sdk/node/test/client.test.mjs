@@ -40,6 +40,24 @@ test('a token does not travel in plaintext', () => {
   }
 })
 
+test('an option that there is not is refused', () => {
+  const client = new Client('127.0.0.1:1', { timeoutMs: undefined, tls: false, retry: {} })
+  for (const options of [{ timeout: 5 }, { toString: 1 }, { tls: { rootCerts: '' } }, { retry: { attempts: 2 } }]) {
+    assert.throws(() => new Client('127.0.0.1:1', options), { name: 'TypeError', message: /^there is no option "(timeout|toString|rootCerts|attempts)"; there are / })
+  }
+  assert.throws(() => new Worker(client, () => {}, { concurency: 20 }), { name: 'TypeError', message: /"concurency".*concurrency, leaseMs/ })
+  client.close()
+})
+
+test('work that is no function is refused before anything is recorded', async () => {
+  const client = new Client('127.0.0.1:1')
+  for (const work of [undefined, null, 'ship', {}]) {
+    assert.throws(() => new Worker(client, work), { name: 'TypeError', message: 'the work is not a function' })
+    await assert.rejects(client.do({ jobId: 'j' }, work), { name: 'TypeError', message: 'the work is not a function' })
+  }
+  client.close()
+})
+
 test('a token file must have a token', t => {
   const dir = mkdtempSync(join(tmpdir(), 'jobonce-'))
   t.after(() => { rmSync(dir, { recursive: true }) })

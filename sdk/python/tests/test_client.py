@@ -288,6 +288,43 @@ class Working(unittest.TestCase):
                 self.assertEqual(result.error is None, returned is None)
                 self.assertEqual([(type(told).__name__, told.result) for told in client.told], [("CompleteWorkRequest", "")])
 
+    def test_work_that_nobody_awaits_is_not_done(self) -> None:
+        begun = list[str]()
+
+        async def work(work: jobonce.Work) -> str:
+            begun.append(work.job.job_id)
+            return "done"
+
+        anything: Any = work
+        refused: Any
+        with Fake() as client:
+            for refused in anything, None, "ship":
+                for call in (lambda: client.do(refused, job_id="j")), (lambda: jobonce.Worker(client, refused)):
+                    with self.assertRaises(TypeError):
+                        call()
+            self.assertEqual(client.told, [])
+            result = client.do(lambda work: anything(work), job_id="j")
+            self.assertFalse(result.settled)
+            self.assertIn("jobonce.aio", str(result.error))
+            self.assertEqual([type(told).__name__ for told in client.told], ["ReleaseWorkRequest"])
+        self.assertEqual(begun, [])
+
+    def test_work_that_is_done_without_awaiting_is_done_with_asyncio(self) -> None:
+        async def do() -> None:
+            function: Any = lambda work: "done"
+            async with AsyncFake() as client:
+                nothing: Any = None
+                with self.assertRaises(TypeError):
+                    await client.do(nothing, job_id="j")
+                with self.assertRaises(TypeError):
+                    jobonce.aio.Worker(client, nothing)
+                self.assertEqual(client.told, [])
+                result = await client.do(function, job_id="j")
+                self.assertTrue(result.settled and result.error is None)
+                self.assertEqual([(type(told).__name__, told.result) for told in client.told], [("CompleteWorkRequest", "done")])
+
+        asyncio.run(do())
+
     def test_what_work_returns_does_not_have_it_done_again_with_asyncio(self) -> None:
         async def do() -> None:
             async def work(work: jobonce.aio.Work) -> Any:

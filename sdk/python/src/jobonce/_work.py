@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -291,6 +292,22 @@ def granted(response: idempotency.RecordDeliveryResponse, request: idempotency.R
             case "payload_bytes":
                 response.job.payload_bytes = request.payload_bytes
     return None
+
+
+def check_work(work: object, *, awaited: bool) -> None:
+    """Refuses what can do no work, before a job is recorded or claimed for it."""
+    if not callable(work):
+        raise TypeError("the work is not a function")
+    if not awaited and inspect.iscoroutinefunction(work):
+        raise TypeError("the work is a coroutine function, which nobody awaits here: it is for jobonce.aio")
+
+
+def returned_by(work: object) -> object:
+    """What work has returned that nobody awaits. A coroutine has done nothing."""
+    if inspect.iscoroutine(work):
+        work.close()
+        raise TypeError("the work returned a coroutine, which nobody awaits here, and is not done: it is for jobonce.aio")
+    return work
 
 
 def result_of(returned: object) -> tuple[str, Exception | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import time
@@ -130,6 +131,7 @@ class Client:
 
         It raises a JobOnceError only when the delivery could not be recorded. What goes wrong with the work stands in the result.
         """
+        _work.check_work(work, awaited=True)
         request, lease = _work.leased_request(delivery)
         response: idempotency.RecordDeliveryResponse
         response, sent = await self._call(self._record, request, timeout, wait=delivery.get("wait", 0.0))
@@ -297,7 +299,8 @@ class Holding:
         return settled.result()
 
     async def _do(self, function: Callable[[Work], Awaitable[str | None]]) -> object:
-        return await function(self.work)
+        returned: object = function(self.work)
+        return await returned if inspect.isawaitable(returned) else returned  # What did without is done.
 
     async def _settle(self, working: asyncio.Future[object], backoff: Callable[[int], float], stopped: bool) -> Ended:
         failure: BaseException | None
@@ -383,6 +386,7 @@ class Worker:
         backoff: Callable[[int], float] = default_backoff,
         logger: logging.Logger | None = None,
     ) -> None:
+        _work.check_work(work, awaited=True)
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
         self._client, self._work, self._concurrency, self._lease = client, work, concurrency, lease

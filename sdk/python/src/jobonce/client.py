@@ -174,6 +174,7 @@ class Client:
 
         It raises a JobOnceError only when the delivery could not be recorded. What goes wrong with the work stands in the result.
         """
+        _work.check_work(work, awaited=False)
         request, lease = _work.leased_request(delivery)
         response: idempotency.RecordDeliveryResponse
         response, sent = self._call(self._record, request, timeout, wait=delivery.get("wait", 0.0))
@@ -325,7 +326,7 @@ class Holding:
         failure: BaseException | None = None
         returned: object = None
         try:
-            returned = function(self.work)
+            returned = _work.returned_by(function(self.work))
         except BaseException as error:
             failure = error
         finally:

@@ -45,6 +45,7 @@ class Worker:
         backoff: Callable[[int], float] = default_backoff,
         logger: logging.Logger | None = None,
     ) -> None:
+        _work.check_work(work, awaited=False)
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
         self._client, self._work, self._concurrency, self._lease = client, work, concurrency, lease
