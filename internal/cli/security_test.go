@@ -63,7 +63,7 @@ func TestSecurityFlags(t *testing.T) {
 		"--oidc-issuer https://i --oidc-audience x":                    "--oidc-issuer needs --auth-file",
 		"--oidc-ca-cert c":                                             "need --oidc-issuer",
 		"--metrics-auth --ops-listen 127.0.0.1:0":                      "--metrics-auth needs --auth-file",
-		"--metrics-auth --auth-file " + good:                           "--metrics-auth needs --ops-listen",
+		"--listen 127.0.0.1:0 --metrics-auth --auth-file " + good:      "--metrics-auth needs --ops-listen",
 		"--tls-cert missing --tls-key missing":                         "the flags are --tls-cert",
 		"--auth-file missing":                                          "cannot read the auth file: open missing",
 		"--auth-file " + file:                                          file + ": it has no callers",
