@@ -55,6 +55,7 @@ func TestParse(t *testing.T) {
 		{"unknown mode", "- {name: a, token_sha256: " + sum + ", allow: [{record: [later]}]}", `no work mode "later"`},
 		{"modes of another right", "- {name: a, token_sha256: " + sum + ", allow: [{work: [queued]}]}", "a right is a word"},
 		{"prefix without a colon", "- {name: a, token_sha256: " + sum + ", allow: [record], job_id_prefix: pay}", "end in a colon"},
+		{"no rate at all", "- {name: a, token_sha256: " + sum + ", allow: [record], rate: 0}", "rate must be above 0"},
 		{"negative rate", "- {name: a, token_sha256: " + sum + ", allow: [record], rate: -1}", "rate must be"},
 		{"rate that is no number", "- {name: a, token_sha256: " + sum + ", allow: [record], rate: .nan}", "rate must be"},
 		{"unknown key", "- {name: a, token_sha256: " + sum + ", allow: [record], perfix: 'x:'}", "line 2: field perfix not found in a caller"},

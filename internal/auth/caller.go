@@ -88,11 +88,8 @@ func (c *Caller) Wait(now time.Time) time.Duration {
 	return wait
 }
 
-// newLimiter makes a limiter of so many calls a second, which lets a second's worth of them come at once; nil for 0: any.
+// newLimiter makes a limiter of so many calls a second, which lets a second's worth of them come at once.
 func newLimiter(perSecond float64) *rate.Limiter {
-	if perSecond == 0 {
-		return nil
-	}
 	return rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond)))
 }
 

@@ -31,7 +31,7 @@ type entry struct {
 	Allow       []grant           `yaml:"allow"`
 	JobIDPrefix string            `yaml:"job_id_prefix"`
 	Expires     time.Time         `yaml:"expires"`
-	Rate        float64           `yaml:"rate"`
+	Rate        *float64          `yaml:"rate"`
 }
 
 // grant is an item of `allow`: a word, or `record` with the work modes.
@@ -180,10 +180,12 @@ func (e *entry) caller() (*Caller, error) {
 		return nil, errors.New("job_id_prefix must end in a colon")
 	case len(c.Prefix) > maxPrefixBytes:
 		return nil, fmt.Errorf("job_id_prefix is %d bytes; the limit is %d", len(c.Prefix), maxPrefixBytes)
-	case !(e.Rate >= 0 && e.Rate <= 1e6): // NaN neither
-		return nil, errors.New("rate must be above 0, at most 1000000 calls a second")
+	case e.Rate == nil:
+	case *e.Rate > 0 && *e.Rate <= 1e6:
+		c.rate = newLimiter(*e.Rate)
+	default: // also what is no number
+		return nil, errors.New("rate must be above 0, at most 1000000 calls a second; leave it out for any")
 	}
-	c.rate = newLimiter(e.Rate)
 	return c, nil
 }
 

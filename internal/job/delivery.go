@@ -160,9 +160,9 @@ func (in *Input) checkOmitted() error {
 	const field = "payload_omitted_bytes"
 	switch {
 	case in.BodyOmitted < 0:
-		return &InvalidError{Field: field, Problem: fmt.Sprintf("is %d", in.BodyOmitted)}
+		return &InvalidError{Field: field, Problem: "must not be negative"}
 	case in.BodyOmitted > 0 && in.Body.Kind != BodyNone:
-		return &InvalidError{Field: field, Problem: "goes without a payload"}
+		return &InvalidError{Field: field, Problem: "must not be set beside a payload"}
 	}
 	return nil
 }
