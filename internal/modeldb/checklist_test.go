@@ -124,6 +124,24 @@ func TestServerLabelsErrors(t *testing.T) {
 	}
 }
 
+// TestNotPrimary: a member that is not the primary does nothing, and one that steps down has done it (src/mongo/base/error_codes.yml:
+// NotWritablePrimary is checked before the command runs, PrimarySteppedDown interrupts it).
+func TestNotPrimary(t *testing.T) {
+	for fault, want := range map[modeldb.Kind]int64{modeldb.NotPrimary: -1, modeldb.SteppedDown: 1} {
+		onDesk(t, func(d *desk) {
+			go func() { _, _ = d.coll.BulkWrite(d.t.Context(), upsert("a")) }()
+			synctest.Wait()
+			d.db.Answer(d.db.Calls()[0], modeldb.Fault{Kind: fault}, func(bson.Raw) {})
+			if d.count("a") != want {
+				t.Errorf("%v: counter %d, want %d", modeldb.Fault{Kind: fault}, d.count("a"), want)
+			}
+			d.db.Hold(false)
+			time.Sleep(time.Second)
+			synctest.Wait()
+		})
+	}
+}
+
 // TestRepetitionsAreKnown: what a session did is remembered for each statement of its latest command, and goes when the data
 // go (src/mongo/db/session/README.md, "Retryable writes"; manual: "Retryable Writes").
 func TestRepetitionsAreKnown(t *testing.T) {
@@ -194,7 +212,7 @@ func TestInterruptedBulk(t *testing.T) {
 	})
 }
 
-// TestWriteConcernError: it comes beside ok: 1 and what was done (manual: "Write Concern", wtimeout; the upserted document may
+// TestWriteConcernError: it comes beside ok: 1 and what was done, made or matched (manual: "Write Concern", wtimeout; the upserted document may
 // be undone by an election all the same).
 func TestWriteConcernError(t *testing.T) {
 	onDesk(t, func(d *desk) {
@@ -204,6 +222,10 @@ func TestWriteConcernError(t *testing.T) {
 		var bulk mongo.BulkWriteException
 		if !errors.As(err, &bulk) || bulk.WriteConcernError == nil || len(result.UpsertedIDs) != 1 || d.count("a") != 1 || !d.db.Pending() {
 			t.Errorf("%+v, %v", result, err)
+		}
+		d.answering(func() { result, err = d.coll.BulkWrite(d.t.Context(), upsert("a")) }, modeldb.Fault{Kind: modeldb.ConcernFailed})
+		if !errors.As(err, &bulk) || bulk.WriteConcernError == nil || result.MatchedCount != 1 || len(result.UpsertedIDs) != 0 {
+			t.Errorf("the second time: %+v, %v", result, err)
 		}
 		if d.db.Elect(false); d.count("a") != -1 {
 			t.Error("an election does not undo it")
@@ -367,8 +389,8 @@ func TestTimesNeverGoBack(t *testing.T) {
 	})
 }
 
-// TestHints: a hint at an index that is not there, or is still being made, is an error of the item, and nothing is written
-// (src/mongo/db/query/query_planner.cpp).
+// TestHints: a hint at an index that is not there, or is still being made, is an error of the item, and nothing is written; a read
+// fails (src/mongo/db/query/query_planner.cpp: "hint provided does not correspond to an existing index").
 func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		hint     string
@@ -376,6 +398,7 @@ func TestHints(t *testing.T) {
 		code     int
 	}{{"job_id_1", false, 0}, {"other", false, 2}, {"job_id_1", true, 2}} {
 		onDesk(t, func(d *desk) {
+			d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("z"))) })
 			d.db.Building("app.jobs", "job_id_1", c.building)
 			models := upsert("a")
 			models[0].(*mongo.UpdateOneModel).SetHint(c.hint)
@@ -388,6 +411,76 @@ func TestHints(t *testing.T) {
 			}
 			if code != c.code || (d.count("a") == 1) != (c.code == 0) {
 				t.Errorf("%+v: %v", c, err)
+			}
+			for what, read := range map[string]func() error{
+				"find": func() error { return d.coll.FindOne(d.t.Context(), bson.D{}, options.FindOne().SetHint(c.hint)).Err() },
+				"aggregate": func() error {
+					_, err := d.coll.Aggregate(d.t.Context(), mongo.Pipeline{}, options.Aggregate().SetHint(c.hint))
+					return err
+				},
+			} {
+				d.answering(func() { err = read() })
+				var command mongo.CommandError
+				if errors.As(err, &command); int(command.Code) != c.code {
+					t.Errorf("%s, %+v: %v", what, c, err)
+				}
+			}
+		})
+	}
+}
+
+// TestPartialHint: a read with a hint at a partial index gets what is in that index, whatever else there is (src/mongo/db/query/query_planner.cpp:
+// where the hinted index does not have all that is asked for, "we scan the entire index").
+func TestPartialHint(t *testing.T) {
+	onDesk(t, func(d *desk) {
+		d.must(d.coll.Indexes().CreateOne(d.t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "m", Value: 1}},
+			Options: options.Index().SetName("m_1").SetPartialFilterExpression(bson.D{{Key: "m", Value: bson.D{{Key: "$exists", Value: true}}}})}))
+		d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a", "b"))) })
+		d.answering(func() {
+			d.must(d.coll.UpdateOne(d.t.Context(), bson.D{{Key: "job_id", Value: "a"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "m", Value: 1}}}}))
+		})
+		for hint, want := range map[string]int{"m_1": 1, "job_id_1": 2} {
+			var docs []bson.D
+			d.answering(func() {
+				cursor, err := d.coll.Find(d.t.Context(), bson.D{}, options.Find().SetHint(hint))
+				d.must(cursor, err)
+				d.must(nil, cursor.All(d.t.Context(), &docs))
+			})
+			if len(docs) != want {
+				t.Errorf("by %s: %v", hint, docs)
+			}
+		}
+	})
+}
+
+// TestUniqueWhileBuilding: an index that is still being made refuses no duplicate. When it is finished, it fails over those that are
+// there then, and is gone; one that was mended meanwhile does not matter (manual: "Index Builds on Populated
+// Collections"; src/mongo/db/index_builds/README.md, "Internal Table For Duplicate Key Violations").
+func TestUniqueWhileBuilding(t *testing.T) {
+	for _, mended := range []bool{false, true} {
+		onDesk(t, func(d *desk) {
+			d.answering(func() { d.must(d.coll.BulkWrite(d.t.Context(), upsert("a", "b"))) })
+			rename := func(from, to string) (err error) {
+				d.answering(func() {
+					_, err = d.coll.UpdateOne(d.t.Context(), bson.D{{Key: "job_id", Value: from}}, bson.D{{Key: "$set", Value: bson.D{{Key: "job_id", Value: to}}}})
+				})
+				return err
+			}
+			if err := rename("b", "a"); !mongo.IsDuplicateKeyError(err) {
+				t.Fatalf("a finished index takes a duplicate: %v", err)
+			}
+			d.db.Building("app.jobs", "job_id_1", true)
+			d.must(nil, rename("b", "a"))
+			if mended {
+				d.must(nil, rename("a", "b"))
+			}
+			_, err := d.coll.Indexes().CreateOne(d.t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "job_id", Value: 1}},
+				Options: options.Index().SetUnique(true).SetName("job_id_1")})
+			if there, building := d.db.Index("app.jobs", "job_id_1"); mongo.IsDuplicateKeyError(err) == mended || there != mended || building {
+				t.Errorf("mended %t: %v; the index is there: %t", mended, err, there)
+			}
+			if err := rename("b", "a"); mended && !mongo.IsDuplicateKeyError(err) {
+				t.Errorf("the index does not hold once it is finished: %v", err)
 			}
 		})
 	}

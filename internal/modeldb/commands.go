@@ -45,21 +45,21 @@ func init() { // they refer back to it
 		"getMore":   {[]string{"collection", "batchSize"}, (*execution).getMore},
 		"update":    {[]string{"updates", "ordered", "readConcern", "writeConcern", "txnNumber"}, (*execution).update},
 		"delete":    {[]string{"deletes", "ordered", "readConcern", "writeConcern", "txnNumber"}, (*execution).delete},
-		"findAndModify": {[]string{"query", "update", "new", "fields", "sort", "upsert", "hint", "readConcern", "writeConcern", "txnNumber"},
-			(*execution).findAndModify},
 	}
 }
 
 // execute runs a command and gives its reply.
 func (x *execution) execute() (reply document) {
 	defer func() {
-		if r := recover(); r != nil {
-			e, is := r.(unmodelled)
-			if !is {
-				panic(r)
-			}
-			x.strange = append(x.strange, x.call.Name+": "+e.Error())
-			reply = document{{"ok", 0.0}, {"code", int32(238)}, {"codeName", "NotImplemented"}, {"errmsg", e.Error()}}
+		switch r := recover().(type) {
+		case nil:
+		case *writeError: // of an expression in a read
+			reply = failure(r)
+		case unmodelled:
+			x.strange = append(x.strange, x.call.Name+": "+r.Error())
+			reply = failure(&writeError{code: codeNotImplemented, message: r.Error()})
+		default:
+			panic(r)
 		}
 	}()
 	x.command = x.call.document()
@@ -129,7 +129,7 @@ func (x *execution) collection() *collection {
 }
 
 func (x *execution) find() document {
-	docs := x.read()
+	docs := x.seen()
 	docs = slices.DeleteFunc(docs, func(d document) bool { return !matches(d, asDocument(cmpOr(x.command.get("filter"), document{}))) })
 	order, _ := x.command.get("sort").(document)
 	docs = sorted(docs, order)
@@ -141,7 +141,7 @@ func (x *execution) find() document {
 }
 
 func (x *execution) aggregate() document {
-	return x.cursor(runPipeline(x.read(), asArray(x.command.get("pipeline"))))
+	return x.cursor(runPipeline(x.seen(), asArray(x.command.get("pipeline"))))
 }
 
 // firstBatch is how many documents a first answer has when nothing else is asked for.
@@ -300,34 +300,6 @@ func (x *execution) delete() document {
 	return x.acknowledge(reply)
 }
 
-func (x *execution) findAndModify() document {
-	order, _ := x.command.get("sort").(document)
-	r, err := x.write(0, write{filter: x.command.get("query"), update: x.command.get("update"),
-		upsert: truthy(x.command.get("upsert")), sort: order}, x.command.get("hint"))
-	switch {
-	case x.call.failed != nil:
-		return x.call.failed
-	case err != nil:
-		return failure(err)
-	case x.fault.Kind == Stopped:
-		return failure(&writeError{code: codeInterrupted, message: "operation was interrupted"})
-	}
-	doc := r.before
-	if truthy(x.command.get("new")) {
-		doc = r.after
-	}
-	last := document{{"n", int32(r.matched)}, {"updatedExisting", r.matched > 0 && r.upserted == nil}}
-	if r.upserted != nil {
-		last = append(last, element{"upserted", r.upserted})
-	}
-	var value any = null{}
-	if doc != nil {
-		fields, _ := x.command.get("fields").(document)
-		value = project(doc, fields)
-	}
-	return x.acknowledge(document{{"lastErrorObject", last}, {"value", value}})
-}
-
 // write executes one statement of a write command, unless the session has done so before.
 func (x *execution) write(statement int32, w write, hint any) (result, *writeError) {
 	if x.fault.Kind == ItemFailed && x.fault.Item == int(statement) {
@@ -346,12 +318,17 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 		return result{}, nil
 	}
 	w.ns, w.id = x.ns(), x.newID
+	w.building = func(index string) bool { return x.building[w.ns+" "+index] }
 	before := x.node.latest()
 	if x.view != nil {
 		before = x.view.latest.data
 	}
 	if err := x.checkHint(before.collections[w.ns], hint); err != nil {
 		return result{}, err
+	}
+	name, _ := hint.(string)
+	if i := before.collections[w.ns].index(name); i != nil && len(filterOf(i.spec)) > 0 {
+		refuse("writes by a partial index")
 	}
 	session, txn, numbered := x.transaction()
 	if numbered {

@@ -47,8 +47,6 @@ type retry struct {
 type result struct {
 	matched, modified int
 	upserted          any // the _id of the document that was made; nil when none was
-	// before and after are the document, for findAndModify; nil when there is none.
-	before, after document
 }
 
 func newData() *data {
@@ -89,9 +87,9 @@ type write struct {
 	ns             string
 	filter, update any
 	upsert, delete bool
-	blind          bool // what it is to find is not there yet
-	sort           document
-	id             func() bson.ObjectID // of a new document
+	blind          bool                    // what it is to find is not there yet
+	id             func() bson.ObjectID    // of a new document
+	building       func(index string) bool // tells whether an index is still being made
 }
 
 // apply is the data after a statement.
@@ -103,14 +101,14 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	filter := asDocument(w.filter)
 	at := -1
 	if !w.blind {
-		at = c.first(filter, w.sort)
+		at = slices.IndexFunc(c.docs, func(d document) bool { return matches(d, filter) })
 	}
 	if at < 0 && !w.upsert {
 		return d, result{}, nil
 	}
 	if w.delete {
 		changed := &collection{number: c.number, docs: slices.Delete(slices.Clone(c.docs), at, at+1), indexes: c.indexes}
-		return d.withCollection(w.ns, changed), result{matched: 1, modified: 1, before: c.docs[at]}, nil
+		return d.withCollection(w.ns, changed), result{matched: 1, modified: 1}, nil
 	}
 	var before document
 	if at < 0 {
@@ -124,35 +122,21 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	if err != nil {
 		return d, result{}, err
 	}
-	if at >= 0 && slices.EqualFunc(before, after, func(a, b element) bool {
-		return a.key == b.key && typeName(a.value) == typeName(b.value) && compare(a.value, b.value) == 0
-	}) {
-		return d, result{matched: 1, before: before, after: after}, nil
+	if at >= 0 && identical(before, after) {
+		return d, result{matched: 1}, nil
 	}
-	if err := c.checkUnique(after, at); err != nil {
+	if err := c.checkUnique(after, at, w.building); err != nil {
 		return d, result{}, err
 	}
 	changed := &collection{number: c.number, docs: slices.Clone(c.docs), indexes: c.indexes}
-	r := result{matched: 1, modified: 1, before: before, after: after}
+	r := result{matched: 1, modified: 1}
 	if at < 0 {
 		changed.docs = append(changed.docs, after)
-		r = result{matched: 1, upserted: after.get("_id"), after: after}
+		r = result{matched: 1, upserted: after.get("_id")}
 	} else {
 		changed.docs[at] = after
 	}
 	return d.withCollection(w.ns, changed), r, nil
-}
-
-// first is the place of the first document that matches, in an order; -1 when none does.
-func (c *collection) first(filter, order document) int {
-	if len(order) == 0 {
-		return slices.IndexFunc(c.docs, func(d document) bool { return matches(d, filter) })
-	}
-	found := sorted(slices.DeleteFunc(slices.Clone(c.docs), func(d document) bool { return !matches(d, filter) }), order)
-	if len(found) == 0 {
-		return -1
-	}
-	return slices.IndexFunc(c.docs, func(d document) bool { return compare(d.get("_id"), found[0].get("_id")) == 0 })
 }
 
 // digest stands for all that the data is: equal data have equal digests. Sessions are named by number, and
@@ -178,7 +162,6 @@ func (d *data) digest(number func(session string) (number int, first int64)) []b
 		for _, s := range slices.Sorted(maps.Keys(r.done)) {
 			res := r.done[s]
 			fmt.Fprintf(&b, "%d %d %d %t", s, res.matched, res.modified, res.upserted != nil)
-			b.Write(res.after.without("_id").encode())
 		}
 	}
 	sum := sha256.Sum256(b.Bytes())

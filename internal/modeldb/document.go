@@ -287,6 +287,19 @@ func compare(a, b any) int {
 	return cmp.Compare(number(a), number(b))
 }
 
+// identical tells whether two values are the same in all: a number is not identical to an equal one of another type.
+func identical(a, b any) bool {
+	switch a := a.(type) {
+	case document:
+		b, is := b.(document)
+		return is && slices.EqualFunc(a, b, func(x, y element) bool { return x.key == y.key && identical(x.value, y.value) })
+	case array:
+		b, is := b.(array)
+		return is && slices.EqualFunc(a, b, identical)
+	}
+	return a == b
+}
+
 // integer is a number without its fraction.
 func integer(v any) (n int64, ok bool) {
 	switch v := v.(type) {
@@ -329,7 +342,10 @@ func truthy(v any) bool {
 	return true
 }
 
-// typeNames are MongoDB's names of the types, by which $type asks for them.
+// typeNames are those of [typeName] by which filters may ask.
+var typeNames = []string{"null", "int", "long", "double", "string", "object", "array", "binData", "objectId", "bool", "date", "timestamp"}
+
+// typeName is MongoDB's name of a value's type.
 func typeName(v any) string {
 	switch v.(type) {
 	case nil:

@@ -12,8 +12,6 @@ func evaluate(d document, expression any) any {
 		switch {
 		case x == "$$ROOT":
 			return d
-		case x == "$$REMOVE":
-			return nil
 		case strings.HasPrefix(x, "$$"):
 			refuse("variable %s", x)
 		case strings.HasPrefix(x, "$"):
@@ -60,22 +58,11 @@ func init() { // they refer back to evaluate
 		}
 	}
 	expressionsOf = map[string]func(document, any) any{
-		"$literal": func(_ document, o any) any { return o },
-		"$eq":      comparison(func(c int) bool { return c == 0 }),
-		"$ne":      comparison(func(c int) bool { return c != 0 }),
-		"$gt":      comparison(func(c int) bool { return c > 0 }),
-		"$gte":     comparison(func(c int) bool { return c >= 0 }),
-		"$lt":      comparison(func(c int) bool { return c < 0 }),
-		"$lte":     comparison(func(c int) bool { return c <= 0 }),
-		"$and": func(d document, o any) any {
-			return !slices.ContainsFunc(operands(d, o), func(v any) bool { return !truthy(v) })
-		},
-		"$or":          func(d document, o any) any { return slices.ContainsFunc(operands(d, o), truthy) },
-		"$not":         func(d document, o any) any { return !truthy(operands(d, o)[0]) },
+		"$eq":          comparison(func(c int) bool { return c == 0 }),
+		"$gt":          comparison(func(c int) bool { return c > 0 }),
 		"$type":        func(d document, o any) any { return typeName(operands(d, o)[0]) },
 		"$add":         add,
-		"$max":         func(d document, o any) any { return extreme(operands(d, o), 1) },
-		"$min":         func(d document, o any) any { return extreme(operands(d, o), -1) },
+		"$max":         func(d document, o any) any { return greatest(operands(d, o)) },
 		"$cond":        conditional,
 		"$switch":      choose,
 		"$bsonSize":    func(d document, o any) any { return int32(len(asDocument(operands(d, o)[0]).encode())) },
@@ -111,7 +98,8 @@ func operands(d document, o any) []any {
 	return out
 }
 
-// add adds whole milliseconds to a time; null where one of them is that, or is not there.
+// add adds numbers, or whole milliseconds to a time; null where one of them is that, or is not there. Other types are an error
+// (src/mongo/db/pipeline/expression.cpp, ExpressionAdd: TypeMismatch).
 func add(d document, o any) any {
 	v := operands(d, o)
 	if len(v) != 2 {
@@ -124,25 +112,28 @@ func add(d document, o any) any {
 	}
 	at, isTime := v[0].(date)
 	by, isWhole := integer(v[1])
-	if !isTime || !isWhole {
+	switch {
+	case isTime && isWhole:
+		return at + date(by)
+	case rank(v[0]) == rank(int32(0)) && rank(v[1]) == rank(int32(0)):
+		sum, err := increment(v[0], v[1])
+		if err != nil { // $add makes a double of it
+			refuse("$add beyond 64 bits")
+		}
+		return sum
+	case isTime || rank(v[1]) == rank(date(0)):
 		refuse("$add of %T and %T", v[0], v[1])
 	}
-	return at + date(by)
+	panic(&writeError{code: codeTypeMismatch, message: "$add only supports numeric or date types"})
 }
 
-// extreme is the greatest value, or with sign -1 the least. What is null or not there does not count.
-func extreme(values []any, sign int) any {
-	var out any
+// greatest is the greatest value. What is null or not there does not count.
+func greatest(values []any) any {
+	var out any = null{}
 	for _, v := range values {
-		if _, is := v.(null); is || v == nil {
-			continue
-		}
-		if out == nil || sign*compare(v, out) > 0 {
+		if v != nil && compare(v, out) > 0 {
 			out = v
 		}
-	}
-	if out == nil {
-		return null{}
 	}
 	return out
 }
@@ -213,6 +204,14 @@ func project(d, projection document) document {
 		switch p.value.(type) {
 		case bool, int32, int64, float64:
 			v = d.at(p.key)
+			if outer, _, nested := strings.Cut(p.key, "."); nested && v == nil { // the document that it is not in stays
+				if _, is := d.get(outer).(document); is && out.get(outer) == nil {
+					if strings.Count(p.key, ".") > 1 {
+						refuse("projection of %s", p.key)
+					}
+					out = append(out, element{outer, document{}})
+				}
+			}
 		default:
 			v = evaluate(d, p.value)
 		}
@@ -264,16 +263,6 @@ func runPipeline(docs []document, stages array) []document {
 		case "$limit":
 			n, _ := integer(o)
 			docs = docs[:min(int(n), len(docs))]
-		case "$project":
-			docs = each(docs, func(d document) document { return project(d, asDocument(o)) })
-		case "$set", "$addFields", "$unset":
-			docs = each(docs, func(d document) document {
-				changed, err := applyPipeline(d, array{stage})
-				if err != nil {
-					refuse("stage: %v", err)
-				}
-				return changed
-			})
 		case "$count":
 			if len(docs) > 0 {
 				docs = []document{{{asText(o), int32(len(docs))}}}
@@ -336,11 +325,20 @@ func sorted(docs []document, order document) []document {
 			if direction != 1 && direction != -1 {
 				refuse("order %v", o.value)
 			}
-			if c := compare(a.at(o.key), b.at(o.key)); c != 0 {
+			if c := compare(sortKey(a, o.key), sortKey(b, o.key)); c != 0 {
 				return c * int(direction)
 			}
 		}
 		return 0
 	})
 	return docs
+}
+
+// sortKey is what a document is sorted by at a path: what is not there is null (manual: "Ascending/Descending Sort").
+func sortKey(d document, path string) any {
+	v := d.at(path)
+	if _, is := v.(array); is {
+		refuse("order by arrays")
+	}
+	return cmpOr(v, null{})
 }

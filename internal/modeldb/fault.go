@@ -83,10 +83,7 @@ func (c *Call) Faults(kind Deployment) []Fault {
 	}
 	items := max(1, len(c.Items()))
 	for i := range items {
-		if c.Name != "findAndModify" {
-			faults = append(faults, Fault{ItemFailed, i})
-		}
-		faults = append(faults, Fault{Stopped, i + 1})
+		faults = append(faults, Fault{ItemFailed, i}, Fault{Stopped, i + 1})
 	}
 	if kind == ReplicaSet {
 		for i := range items { // 0 is after all of them
@@ -108,5 +105,5 @@ func (c *Call) UpsertsBlindly() bool {
 
 // Writes tells whether the command may change something.
 func (c *Call) Writes() bool {
-	return slices.Contains([]string{"update", "delete", "findAndModify"}, c.Name)
+	return c.Name == "update" || c.Name == "delete"
 }

@@ -23,15 +23,13 @@ func matchesElement(d document, e element) bool {
 		return slices.ContainsFunc(filters(e), func(f document) bool { return matches(d, f) })
 	case "$nor":
 		return !slices.ContainsFunc(filters(e), func(f document) bool { return matches(d, f) })
-	case "$expr":
-		return truthy(evaluate(d, e.value))
 	}
 	if strings.HasPrefix(e.key, "$") {
 		refuse("operator %s in filters", e.key)
 	}
 	v := d.at(e.key)
 	conditions, ok := e.value.(document)
-	if !ok || len(conditions) > 0 && !strings.HasPrefix(conditions[0].key, "$") {
+	if !ok || len(conditions) == 0 || !strings.HasPrefix(conditions[0].key, "$") {
 		return anyOf(v, func(v any) bool { return equalTo(v, e.value) })
 	}
 	return meets(v, conditions)
@@ -71,14 +69,20 @@ var conditionsOf map[string]func(v, operand any) bool
 
 func init() { // $not refers back to it
 	conditionsOf = map[string]func(v, operand any) bool{
-		"$eq":     func(v, o any) bool { return anyOf(v, func(v any) bool { return equalTo(v, o) }) },
-		"$ne":     func(v, o any) bool { return !anyOf(v, func(v any) bool { return equalTo(v, o) }) },
-		"$gt":     func(v, o any) bool { return anyOf(v, func(v any) bool { return alike(v, o) && compare(v, o) > 0 }) },
-		"$gte":    func(v, o any) bool { return anyOf(v, func(v any) bool { return alike(v, o) && compare(v, o) >= 0 }) },
-		"$lt":     func(v, o any) bool { return anyOf(v, func(v any) bool { return alike(v, o) && compare(v, o) < 0 }) },
-		"$lte":    func(v, o any) bool { return anyOf(v, func(v any) bool { return alike(v, o) && compare(v, o) <= 0 }) },
+		"$eq": func(v, o any) bool { return anyOf(v, func(v any) bool { return equalTo(v, o) }) },
+		"$gt": func(v, o any) bool {
+			return anyOf(v, func(v any) bool { return alike(v, o) && compare(cmpOr(v, null{}), o) > 0 })
+		},
+		"$gte": func(v, o any) bool {
+			return anyOf(v, func(v any) bool { return alike(v, o) && compare(cmpOr(v, null{}), o) >= 0 })
+		},
+		"$lt": func(v, o any) bool {
+			return anyOf(v, func(v any) bool { return alike(v, o) && compare(cmpOr(v, null{}), o) < 0 })
+		},
+		"$lte": func(v, o any) bool {
+			return anyOf(v, func(v any) bool { return alike(v, o) && compare(cmpOr(v, null{}), o) <= 0 })
+		},
 		"$in":     in,
-		"$nin":    func(v, o any) bool { return !in(v, o) },
 		"$exists": func(v, o any) bool { return (v != nil) == truthy(o) },
 		"$type":   hasType,
 		"$not": func(v, o any) bool {
@@ -108,8 +112,9 @@ func equalTo(v, o any) bool {
 	return v != nil && compare(v, o) == 0
 }
 
-// alike tells whether an order in a filter applies: it does between values of one type only.
-func alike(v, o any) bool { return v != nil && rank(v) == rank(o) }
+// alike tells whether an order in a filter applies: it does between values of one type only. What is not there is null to it
+// (src/mongo/db/matcher/expression_leaf.cpp, ComparisonMatchExpression::matchesSingleElement).
+func alike(v, o any) bool { return rank(cmpOr(v, null{})) == rank(o) }
 
 func in(v, o any) bool {
 	list, ok := o.(array)
@@ -120,20 +125,11 @@ func in(v, o any) bool {
 }
 
 func hasType(v, o any) bool {
-	names, ok := o.(array)
-	if !ok {
-		names = array{o}
+	name, ok := o.(string)
+	if !ok || !slices.Contains(typeNames, name) {
+		refuse("$type %v", o)
 	}
-	return slices.ContainsFunc(names, func(name any) bool {
-		n, ok := name.(string)
-		if !ok {
-			refuse("$type %v", name)
-		}
-		if n == "number" {
-			return anyOf(v, func(v any) bool { return rank(v) == 2 })
-		}
-		return anyOf(v, func(v any) bool { return v != nil && typeName(v) == n })
-	})
+	return anyOf(v, func(v any) bool { return v != nil && typeName(v) == name })
 }
 
 // equalities are what an upsert takes into the document that it makes: the fields that its filter wants to be equal.

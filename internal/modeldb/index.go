@@ -16,7 +16,7 @@ const (
 // idIndex is the index that every collection has.
 func idIndex() index {
 	key := document{{"_id", int32(1)}}
-	return index{name: "_id_", spec: document{{"v", int32(2)}, {"key", key}, {"name", "_id_"}}, key: key}
+	return index{name: "_id_", spec: document{{"v", int32(2)}, {"key", key}, {"name", "_id_"}}, unique: true, key: key}
 }
 
 // indexOptions are what an index may be made with here.
@@ -48,14 +48,26 @@ func (c *collection) withIndex(spec document) (*collection, *writeError) {
 		}
 	}
 	out := &collection{number: c.number, docs: c.docs, indexes: append(slices.Clone(c.indexes), made)}
-	if made.unique {
-		for i, d := range c.docs {
-			if err := out.checkUnique(d, i); err != nil {
-				return nil, err
-			}
-		}
+	if err := out.checkAll(); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// checkAll refuses documents that have the same key in a unique index.
+func (c *collection) checkAll() *writeError {
+	for i, d := range c.docs {
+		if err := c.checkUnique(d, i, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// without is the collection without an index.
+func (c *collection) without(name string) *collection {
+	kept := slices.DeleteFunc(slices.Clone(c.indexes), func(i index) bool { return i.name == name })
+	return &collection{number: c.number, docs: c.docs, indexes: kept}
 }
 
 func filterOf(spec document) document {
@@ -63,10 +75,11 @@ func filterOf(spec document) document {
 	return d
 }
 
-// checkUnique refuses a document that stands at a place (-1: nowhere yet) when another one has its key in a unique index.
-func (c *collection) checkUnique(d document, place int) *writeError {
-	for _, i := range c.indexes {
-		if !i.unique {
+// checkUnique refuses a document that stands at a place (-1: nowhere yet) when another one has its key in a unique index. While an
+// index is being made, it refuses nothing (src/mongo/db/index_builds/README.md, "Internal Table For Duplicate Key Violations").
+func (c *collection) checkUnique(d document, place int, building func(index string) bool) *writeError {
+	for _, i := range append([]index{idIndex()}, c.indexes...) {
+		if !i.unique || building != nil && building(i.name) {
 			continue
 		}
 		if len(filterOf(i.spec)) > 0 {
@@ -98,10 +111,33 @@ func (x *execution) checkHint(c *collection, hint any) *writeError {
 	if !ok {
 		refuse("hint %v", hint)
 	}
-	if name == "_id_" || c != nil && !x.building[x.ns()+" "+name] && slices.ContainsFunc(c.indexes, func(i index) bool { return i.name == name }) {
+	if name == "_id_" || c.index(name) != nil && !x.building[x.ns()+" "+name] {
 		return nil
 	}
 	return &writeError{code: codeBadValue, message: "error processing query: hint provided does not correspond to an existing index"}
+}
+
+// index is the index of that name; nil when there is none.
+func (c *collection) index(name string) *index {
+	if c == nil {
+		return nil
+	}
+	at := slices.IndexFunc(c.indexes, func(i index) bool { return i.name == name })
+	if at < 0 {
+		return nil
+	}
+	return &c.indexes[at]
+}
+
+// seen is what a reading command sees of its collection: by a hint, what is in that index. One that does not have all that is asked for
+// is read whole (src/mongo/db/query/query_planner.cpp: "An index was hinted").
+func (x *execution) seen() []document {
+	docs := x.read()
+	hint, _ := x.command.get("hint").(string)
+	if i := x.node.latest().collections[x.ns()].index(hint); i != nil {
+		docs = slices.DeleteFunc(docs, func(d document) bool { return !matches(d, filterOf(i.spec)) })
+	}
+	return docs
 }
 
 func (x *execution) createIndexes() document {
@@ -111,12 +147,20 @@ func (x *execution) createIndexes() document {
 		c.indexes = append(c.indexes, idIndex())
 	}
 	before := len(c.indexes)
-	for _, spec := range asArray(x.command.get("indexes")) {
+	for _, s := range asArray(x.command.get("indexes")) {
+		spec := asDocument(s)
+		name := asText(spec.get("name"))
 		var err *writeError
-		if c, err = c.withIndex(asDocument(spec)); err != nil {
+		if c, err = c.withIndex(spec); err == nil && x.building[x.ns()+" "+name] { // it waits for that, which fails over duplicates
+			delete(x.building, x.ns()+" "+name)
+			if err = c.checkAll(); err != nil {
+				x.node.append(x.node.latest().withCollection(x.ns(), c.without(name)))
+				x.node.commit()
+			}
+		}
+		if err != nil {
 			return failure(err)
 		}
-		delete(x.building, x.ns()+" "+asText(asDocument(spec).get("name"))) // it waits for one that is being made
 	}
 	if len(c.indexes) != before || made {
 		x.node.append(x.node.latest().withCollection(x.ns(), c))

@@ -19,16 +19,24 @@ func (e *writeError) Error() string { return e.message }
 // Codes of the server, from src/mongo/base/error_codes.yml.
 const (
 	codeBadValue       = 2
-	codeFailedToParse  = 9
 	codePathNotViable  = 28
-	codeConflictingOps = 40
 	codeImmutableField = 66
 	codeTypeMismatch   = 14
+	codeNotImplemented = 238
 	codeDuplicateKey   = 11000
 )
 
 // apply is the document after an update: operators, or a pipeline. inserted is set for a document that an upsert makes.
-func apply(d document, update any, inserted bool) (document, *writeError) {
+func apply(d document, update any, inserted bool) (_ document, err *writeError) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *writeError: // of an expression
+			err = r
+		default:
+			panic(r)
+		}
+	}()
 	if stages, ok := update.(array); ok {
 		return applyPipeline(d, stages)
 	}
@@ -45,7 +53,7 @@ func apply(d document, update any, inserted bool) (document, *writeError) {
 		}
 		for _, f := range fields {
 			if slices.ContainsFunc(paths, func(p string) bool { return overlap(p, f.key) }) {
-				return nil, &writeError{code: codeConflictingOps, message: "Updating the path '" + f.key + "' would create a conflict"}
+				refuse("two changes of %s", f.key)
 			}
 			paths = append(paths, f.key)
 			if f.key == "_id" {
@@ -63,7 +71,7 @@ func apply(d document, update any, inserted bool) (document, *writeError) {
 			if err != nil {
 				return nil, err
 			}
-			if was != nil && compare(was, is) == 0 && typeName(was) == typeName(is) {
+			if was != nil && identical(was, is) {
 				continue
 			}
 			if d, ok = d.with(f.key, is); !ok {
@@ -91,28 +99,23 @@ var operatorsOf = map[string]func(was, operand any) (any, *writeError){
 		}
 		return was, nil
 	},
-	"$min": func(was, o any) (any, *writeError) {
-		if was == nil || compare(o, was) < 0 {
-			return o, nil
-		}
-		return was, nil
-	},
 }
 
 func increment(was, o any) (any, *writeError) {
+	if rank(o) != rank(int32(0)) {
+		refuse("$inc by %T", o)
+	}
 	if was == nil {
 		return o, nil
 	}
-	if rank(was) != rank(int32(0)) {
+	if rank(was) != rank(o) {
 		return nil, &writeError{code: codeTypeMismatch, message: "Cannot apply $inc to a value of non-numeric type"}
 	}
-	if x, ok := was.(float64); ok {
-		return x + number(o), nil
-	}
-	x, y, whole := integers(was, o)
-	if !whole {
+	_, fraction := was.(float64)
+	if _, other := o.(float64); fraction || other {
 		return number(was) + number(o), nil
 	}
+	x, y, _ := integers(was, o)
 	sum := x + y
 	if (sum > x) != (y > 0) && y != 0 {
 		return nil, &writeError{code: codeBadValue, message: "Failed to apply $inc operations to current value"}
@@ -131,32 +134,18 @@ func applyPipeline(d document, stages array) (document, *writeError) {
 		if !ok || len(stage) != 1 {
 			refuse("stage %v", s)
 		}
-		switch name := stage[0].key; name {
-		case "$set", "$addFields":
-			fields, _ := stage[0].value.(document)
-			was := d
-			for _, f := range fields {
-				v := evaluate(was, f.value)
-				if v == nil {
-					d = d.without(f.key)
-				} else if d, ok = d.with(f.key, v); !ok {
-					refuse("$set at %s, which is in no document", f.key)
-				}
+		fields, ok := stage[0].value.(document)
+		if stage[0].key != "$set" || !ok {
+			refuse("stage %v in updates", stage)
+		}
+		was := d
+		for _, f := range fields {
+			v := evaluate(was, f.value)
+			if v == nil {
+				d = d.without(f.key)
+			} else if d, ok = d.with(f.key, v); !ok {
+				refuse("$set at %s, which is in no document", f.key)
 			}
-		case "$unset":
-			names, ok := stage[0].value.(array)
-			if !ok {
-				names = array{stage[0].value}
-			}
-			for _, n := range names {
-				path, ok := n.(string)
-				if !ok {
-					refuse("$unset of %T", n)
-				}
-				d = d.without(path)
-			}
-		default:
-			refuse("stage %s in updates", name)
 		}
 	}
 	return d, nil
