@@ -30,13 +30,22 @@ func TestLeasesWaitForTheClock(t *testing.T) {
 	f.answer("find", cursorOf())
 	silent.Store(true)
 	s.ForgetClock()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
+	ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+	defer leave()
 	leased := newDelivery(t, "leased", "r", job.ModeLeased)
-	out := s.Record(ctx, []job.Delivery{leased, newDelivery(t, "untracked", "r", job.ModeUntracked), newDelivery(t, "queued", "r", job.ModeQueued)})
-	if wantUnavailable(t, out[0].Err); out[1].Err != nil || out[2].Err != nil {
-		t.Errorf("untracked: %v, queued: %v", out[1].Err, out[2].Err)
+	outcomes := make(chan job.Outcome, 3)
+	s.RecordEach(ctx, []job.Delivery{leased, newDelivery(t, "untracked", "r", job.ModeUntracked), newDelivery(t, "queued", "r", job.ModeQueued)},
+		func(_ int, o job.Outcome) { outcomes <- o })
+	for range 2 {
+		firstOnce(t, <-outcomes) // of the others
 	}
+	select {
+	case o := <-outcomes:
+		t.Errorf("the one that is leased does not wait: %+v", o)
+	case <-time.After(100 * time.Millisecond):
+	}
+	leave()
+	wantUnavailable(t, (<-outcomes).Err)
 	_, err := s.Claim(ctx, job.ClaimRequest{RequestID: "c", Max: 1, Lease: time.Minute})
 	wantUnavailable(t, err)
 	_, err = job.Renew(ctx, s, "j", "t", time.Minute)
@@ -153,8 +162,12 @@ func TestClockLostMeanwhile(t *testing.T) {
 				return bson.D{{Key: "setName", Value: "rs0"}, {Key: "logicalSessionTimeoutMinutes", Value: int64(30)}}
 			})
 			var granted atomic.Int64
+			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
+			defer leave()
 			f.answerWith("update", func(command bson.Raw) bson.D {
-				granted.Add(1)
+				if granted.Add(1) == 1 {
+					time.AfterFunc(300*time.Millisecond, leave) // Time for the next try to go wrong.
+				}
 				silent.Store(true)
 				s.ForgetClock()
 				return expired
@@ -165,8 +178,6 @@ func TestClockLostMeanwhile(t *testing.T) {
 				}
 				return cursorOf(lapsed...)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
 			if err := call(ctx, s); !errors.Is(err, job.ErrOutcomeUnknown) {
 				t.Errorf("got %v", err)
 			}

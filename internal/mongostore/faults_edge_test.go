@@ -281,16 +281,11 @@ func TestOpenClaim(t *testing.T) {
 // written, and not that there is no work either. Repeated, it is told of them.
 func TestGrantedButNotSeen(t *testing.T) {
 	for name, c := range map[string]struct {
-		wait  time.Duration
-		fault func(b *bench) wireproxy.Fault
+		lose  func(b *bench, leave func())
+		fault wireproxy.Fault
 	}{
-		"database gone": {time.Minute, func(b *bench) wireproxy.Fault {
-			return func(x *wireproxy.Exchange) error {
-				b.proxy.Down()
-				return wireproxy.CutBefore(x)
-			}
-		}},
-		"caller gone": {500 * time.Millisecond, func(*bench) wireproxy.Fault { return wireproxy.BlackHole }},
+		"database gone": {func(b *bench, _ func()) { b.proxy.Down() }, wireproxy.CutBefore},
+		"caller gone":   {func(_ *bench, leave func()) { leave() }, wireproxy.BlackHole},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, "")
@@ -301,9 +296,12 @@ func TestGrantedButNotSeen(t *testing.T) {
 				_, due := c.Body.LookupErr("filter", "$or")
 				return held == nil || due == nil
 			}
-			b.proxy.Add(&wireproxy.Rule{Command: "find", If: ofClaim, Skip: 2, Do: c.fault(b)})
-			ctx, cancel := context.WithTimeout(within(t), c.wait)
-			defer cancel()
+			ctx, leave := context.WithTimeout(within(t), time.Minute)
+			defer leave()
+			b.proxy.Add(&wireproxy.Rule{Command: "find", If: ofClaim, Skip: 2, Do: func(x *wireproxy.Exchange) error {
+				c.lose(b, leave)
+				return c.fault(x)
+			}})
 			req := job.ClaimRequest{RequestID: "claim", Max: 1, Lease: time.Hour, MaxBytes: 1 << 20}
 			if got, err := b.store.Claim(ctx, req); !errors.Is(err, job.ErrOutcomeUnknown) || len(got) > 0 {
 				t.Errorf("got %+v, %v; want job.ErrOutcomeUnknown", got, err)

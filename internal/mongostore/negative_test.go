@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/jobonce/jobonce/internal/job"
@@ -28,12 +29,17 @@ type deposed struct {
 	// refuse is what a linearizable read gets instead, when it is set.
 	refuse   bson.D
 	confirms int
+	// refused is called with each that is refused.
+	refused func()
 }
 
 func startDeposed(t *testing.T) *deposed {
 	t.Helper()
-	f, s := scripted(t, bson.D{{Key: "setName", Value: "rs0"}})
-	d := &deposed{fakeServer: f, store: s}
+	f := startFake(t, nil)
+	f.answer("hello", bson.D{{Key: "logicalSessionTimeoutMinutes", Value: int64(30)}, {Key: "setName", Value: "rs0"}})
+	s := open(t, mongostore.Options{URI: "mongodb://" + f.addr() + "/?directConnection=true",
+		NewPause: func() backoff.BackOff { return backoff.NewConstantBackOff(time.Millisecond) }}) // What never matches is soon given up.
+	d := &deposed{fakeServer: f, store: s, refused: func() {}}
 	f.answer("update", bson.D{{Key: "ok", Value: 1.0}, {Key: "n", Value: int32(0)}, {Key: "nModified", Value: int32(0)}})
 	f.answerWith("find", func(command bson.Raw) bson.D {
 		d.mu.Lock()
@@ -43,6 +49,7 @@ func startDeposed(t *testing.T) *deposed {
 			return cursorOf(d.old...)
 		}
 		if d.confirms++; d.refuse != nil {
+			d.refused()
 			return d.refuse
 		}
 		if command.Lookup("maxTimeMS").Type == 0 || command.Lookup("lsid").Type != 0 && command.Lookup("readConcern", "afterClusterTime").Type != 0 {
@@ -107,9 +114,10 @@ func TestNegativeAnswers(t *testing.T) {
 				continue
 			}
 			t.Run(c.name+"/"+name, func(t *testing.T) {
-				d.set(c.old, c.now, c.refuse)
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
+				d.refused = cancel // The call has had its time then.
+				d.set(c.old, c.now, c.refuse)
 				err := op(ctx)
 				if c.want == nil && err != nil || c.want != nil && !errors.Is(err, c.want) {
 					t.Errorf("got %v, want %v", err, c.want)
@@ -244,7 +252,7 @@ func TestNegativeAnswersInBulk(t *testing.T) {
 		for _, j := range jobs {
 			changes = append(changes, job.CompleteWork(j.id, "mine", ""))
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for i, o := range d.store.ChangeLeases(ctx, changes) {
 			want := jobs[i].want
 			if matched == 1 && errors.Is(want, job.ErrUnavailable) && o.Err == nil { // alone it is the one that matched
