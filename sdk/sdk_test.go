@@ -162,7 +162,7 @@ func TestForgottenClient(t *testing.T) {
 				if got != "true\n" {
 					t.Errorf("it prints %q", got)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(2 * time.Minute):
 				testenv.OK(t, cmd.Process.Kill())
 				<-out
 				t.Error("it does not end")

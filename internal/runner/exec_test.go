@@ -107,9 +107,10 @@ func TestLeaseLost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		script string
 		asked  bool // It gets the chance to say that it was asked.
+		after  time.Duration
 	}{
-		"asked":  {`trap 'echo asked >> "$OUT"; exit 1' TERM; sleep 600 & echo $! > "$PIDS"; echo $$ >> "$PIDS"; touch "$OUT"; wait`, true},
-		"killed": {`trap '' TERM; sleep 600 & echo $! > "$PIDS"; echo $$ >> "$PIDS"; touch "$OUT"; while :; do sleep 0.05; done`, false},
+		"asked":  {`trap 'echo asked >> "$OUT"; exit 1' TERM; sleep 600 & echo $! > "$PIDS"; echo $$ >> "$PIDS"; touch "$OUT"; wait`, true, time.Minute},
+		"killed": {`trap '' TERM; sleep 600 & echo $! > "$PIDS"; echo $$ >> "$PIDS"; touch "$OUT"; while :; do sleep 0.05; done`, false, 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -118,10 +119,10 @@ func TestLeaseLost(t *testing.T) {
 			t.Setenv("PIDS", pids)
 			s := startService(t)
 			s.queue(text("j", "x"))
-			fn := shell(t, tc.script, ExecConfig{KillAfter: 200 * time.Millisecond})
+			fn := shell(t, tc.script, ExecConfig{KillAfter: tc.after})
 			ended := make(chan error, 1)
 			lease := make(chan *client.Work, 1)
-			s.work(client.WorkerConfig{Lease: time.Second}, func(ctx context.Context, w *client.Work) error {
+			s.work(client.WorkerConfig{Lease: 5 * time.Second}, func(ctx context.Context, w *client.Work) error {
 				lease <- w
 				err := fn(ctx, w)
 				ended <- err
