@@ -238,6 +238,7 @@ func TestOIDCWithoutIssuer(t *testing.T) {
 		signed := testenv.Sign(t, jose.ES256, stranger.Key("first"), "", issuer.Claims(nil))
 		refused := make(chan error)
 		const attackers = 10_000
+		waited := 0
 		for i := range attackers {
 			header := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"alg":"ES256","kid":"%d"}`, i))
 			token := header + signed[strings.IndexByte(signed, '.'):]
@@ -251,10 +252,14 @@ func TestOIDCWithoutIssuer(t *testing.T) {
 				if _, err := a.Who(t.Context(), bearer(issuer.Token("first", kubernetes))); err != nil {
 					t.Fatal(err)
 				}
-				if took := time.Since(began); took > unknownWait/2 {
-					t.Errorf("a good token waits %v", took)
+				if time.Since(began) > unknownWait/2 {
+					waited++
 				}
 			}
+		}
+		// One or another waits for a processor, among so many. For the issuer all would.
+		if waited > attackers/100/2 {
+			t.Errorf("%d good tokens of %d wait", waited, attackers/100)
 		}
 		for range attackers {
 			if err := <-refused; err == nil {

@@ -341,7 +341,7 @@ class Working(unittest.TestCase):
         def broken() -> None:
             raise RuntimeError("nobody foresaw it")
 
-        with Fake(remaining=0.6) as client:
+        with Fake(remaining=3.0) as client:
             client.renews = broken
             stopped: list[bool] = []
             client.do(lambda work: stopped.append(work.stopped.wait(20)), job_id="j", lease=1.0)
@@ -355,7 +355,7 @@ class Working(unittest.TestCase):
             async def work(work: jobonce.aio.Work) -> None:
                 await asyncio.sleep(20)
 
-            async with AsyncFake(remaining=0.6) as client:
+            async with AsyncFake(remaining=3.0) as client:
                 client.renews = broken
                 result = await client.do(work, job_id="j", lease=1.0)
                 self.assertIsInstance(result.error, jobonce.LeaseLost)
