@@ -184,6 +184,7 @@ func besides(t *testing.T, s *sent) {
 			t.Fatalf("the upkeep has not mended %v", docs)
 		}
 	}
+	lookEveryWay(t, o, store)
 	o.record(store, "a:1", "a:2")
 	var records []job.Record
 	for _, id := range []string{"a:1", "a:2"} {
@@ -220,6 +221,48 @@ func besides(t *testing.T, s *sent) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the store finds no duplicates: %v", third.Check(t.Context()))
+		}
+	}
+}
+
+// lookEveryWay has a store record and list jobs, and look for work, by all that a request may name.
+func lookEveryWay(t *testing.T, o *office, store *mongostore.Store) {
+	for i, mode := range []job.WorkMode{job.ModeUntracked, job.ModeQueued, job.ModeLeased} {
+		in := job.Input{JobID: fmt.Sprint("c:", i), Event: "event", Status: "status", Mode: mode, Body: job.Body{Kind: job.BodyText, Data: "text"}}
+		if mode == job.ModeLeased {
+			in.Lease = new(time.Minute)
+		}
+		d, err := in.Delivery(1 << 20)
+		testenv.Must(t, err)
+		testenv.Must(t, store.Record(t.Context(), []job.Delivery{d})[0].Err)
+	}
+	claim := func() {
+		for _, events := range [][]string{nil, {"event"}} {
+			for _, prefix := range []string{"", "a:"} {
+				_, err := store.Claim(t.Context(), job.ClaimRequest{RequestID: job.NewToken(), Max: 1, MaxBytes: 1 << 20, Lease: time.Minute, Events: events, Prefix: prefix})
+				testenv.Must(t, err)
+			}
+		}
+	}
+	_, err := store.Pause(t.Context(), "c:", "")
+	testenv.Must(t, err)
+	claim()
+	_, err = store.Unpause(t.Context(), "c:")
+	testenv.Must(t, err)
+	claim()
+	for _, state := range []job.WorkState{job.StateUnknown, job.StateDead} {
+		for _, order := range []job.Order{job.ByID, job.NewestFirst, job.OldestFirst} {
+			for _, from := range []time.Time{{}, o.clock.Now()} {
+				for _, before := range []time.Time{{}, o.clock.Now().Add(time.Hour)} {
+					for _, conflicts := range []bool{false, true} {
+						for _, after := range []job.Place{{}, {Seen: 1, JobID: "c:1"}} {
+							q := job.ListQuery{Filter: job.Filter{State: state, SeenFrom: from, SeenBefore: before, Conflicts: conflicts}, Order: order, Size: 1, After: after}
+							_, err := store.List(t.Context(), q)
+							testenv.Must(t, err)
+						}
+					}
+				}
+			}
 		}
 	}
 }
