@@ -14,6 +14,8 @@ type execution struct {
 	fault   Fault
 	// view is what a deposed primary has; nil when the primary answers.
 	view *deposed
+	// failed is the reply, when the execution ended early.
+	failed document
 }
 
 // general are the fields that every command may have.
@@ -121,7 +123,7 @@ func (x *execution) ns() string {
 
 // collection is a copy of the command's collection, or a new one.
 func (x *execution) collection() *collection {
-	if c := x.node.latest().collections[x.ns()]; c != nil {
+	if c := x.latest().collections[x.ns()]; c != nil {
 		return &collection{number: c.number, docs: c.docs, indexes: c.indexes}
 	}
 	x.made++
@@ -149,8 +151,8 @@ const firstBatch = 101
 
 // cursor is the reply that has the documents, or the first of them.
 func (x *execution) cursor(docs []document) document {
-	if x.call.failed != nil {
-		return x.call.failed
+	if x.failed != nil {
+		return x.failed
 	}
 	batch := firstBatch
 	size := x.command.get("batchSize")
@@ -173,7 +175,7 @@ func (x *execution) batch(name string, docs []document, size int) document {
 	if rest := docs[size:]; len(rest) > 0 && !truthy(x.command.get("singleBatch")) {
 		x.lastCursor++
 		id = x.lastCursor
-		x.cursors[id] = rest
+		x.cursors = with(x.cursors, id, rest)
 	}
 	ns := asText(x.command.get("$db")) + ".$cmd"
 	if _, is := x.command[0].value.(string); is || name == "nextBatch" {
@@ -188,7 +190,7 @@ func (x *execution) getMore() document {
 	if !ok {
 		return failure(&writeError{code: 43, message: "cursor not found"})
 	}
-	delete(x.cursors, id)
+	x.cursors = without(x.cursors, id)
 	size := len(docs)
 	if n, ok := integer(x.command.get("batchSize")); ok {
 		size = int(n)
@@ -216,8 +218,8 @@ func (x *execution) update() document {
 		}
 		r, err := x.write(int32(i), write{filter: statement.get("q"), update: statement.get("u"),
 			upsert: truthy(statement.get("upsert")), blind: x.fault.Kind == Blind}, statement.get("hint"))
-		if x.call.failed != nil {
-			return x.call.failed
+		if x.failed != nil {
+			return x.failed
 		}
 		if err != nil {
 			e := document{{"index", int32(i)}, {"code", err.code}, {"errmsg", err.message}}
@@ -279,8 +281,8 @@ func (x *execution) delete() document {
 			}
 		}
 		r, err := x.write(int32(i), write{filter: statement.get("q"), delete: true}, statement.get("hint"))
-		if x.call.failed != nil {
-			return x.call.failed
+		if x.failed != nil {
+			return x.failed
 		}
 		if err != nil {
 			if errors = append(errors, document{{"index", int32(i)}, {"code", err.code}, {"errmsg", err.message}}); ordered {
@@ -314,12 +316,12 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 	if x.view != nil && x.view.pending() {
 		// Also what changes nothing, and what was done before, is acknowledged when most members have all there was before it.
 		x.deposedNoMore()
-		x.call.failed = failure(&writeError{code: codePrimarySteppedDown, message: "not primary any more"})
+		x.failed = failure(&writeError{code: codePrimarySteppedDown, message: "not primary any more"})
 		return result{}, nil
 	}
 	w.ns, w.id = x.ns(), x.newID
 	w.building = func(index string) bool { return x.building[w.ns+" "+index] }
-	before := x.node.latest()
+	before := x.latest()
 	if x.view != nil {
 		before = x.view.latest.data
 	}
@@ -334,7 +336,7 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 	if numbered {
 		was := before.retries[session]
 		if was.txn > txn {
-			x.call.failed = failure(&writeError{code: 225, message: "a later command of the session was begun"})
+			x.failed = failure(&writeError{code: 225, message: "a later command of the session was begun"})
 			return result{}, nil
 		}
 		if r, done := was.done[statement]; done && was.txn == txn {
@@ -346,17 +348,18 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 	case x.view != nil && after != before:
 		// It was written, and is rolled back once the member learns that it is no longer primary. That is the only answer.
 		x.deposedNoMore()
-		x.call.failed = failure(&writeError{code: codePrimarySteppedDown, message: "not primary any more"})
+		x.failed = failure(&writeError{code: codePrimarySteppedDown, message: "not primary any more"})
 		return result{}, nil
 	case x.view != nil:
 	case after != before:
 		if numbered {
 			after = after.withResult(session, txn, statement, r)
 		}
-		x.node.append(after)
+		x.append(after)
 	case numbered:
 		// What changed nothing is not in the log, but the number is used up.
-		x.node.log[len(x.node.log)-1].data = after.withSession(session, txn)
+		x.log = slices.Clone(x.log)
+		x.log[len(x.log)-1].data = after.withSession(session, txn)
 	}
 	return r, err
 }

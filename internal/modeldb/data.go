@@ -74,7 +74,7 @@ func (d *data) withResult(session string, txn int64, statement int32, r result) 
 
 // withSession is the data in which a session has begun its command of that number.
 func (d *data) withSession(session string, txn int64) *data {
-	if d.retries[session].txn >= txn {
+	if was, is := d.retries[session]; is && was.txn >= txn {
 		return d
 	}
 	retries := maps.Clone(d.retries)
@@ -139,9 +139,8 @@ func (d *data) apply(w write) (*data, result, *writeError) {
 	return d.withCollection(w.ns, changed), r, nil
 }
 
-// digest stands for all that the data is: equal data have equal digests. Sessions are named by number, and
-// count their commands from a first one.
-func (d *data) digest(number func(session string) (number int, first int64)) []byte {
+// digest stands for all that the data is: equal data have equal digests.
+func (d *data) digest() []byte {
 	if d.sum != nil {
 		return d.sum
 	}
@@ -150,15 +149,9 @@ func (d *data) digest(number func(session string) (number int, first int64)) []b
 		b.WriteString(ns)
 		b.Write(d.collections[ns].digest())
 	}
-	sessions := map[int]retry{}
-	for s, r := range d.retries {
-		n, first := number(s)
-		r.txn -= first
-		sessions[n] = r
-	}
-	for _, n := range slices.Sorted(maps.Keys(sessions)) {
-		r := sessions[n]
-		fmt.Fprintf(&b, "%d %d;", n, r.txn)
+	for _, session := range slices.Sorted(maps.Keys(d.retries)) {
+		r := d.retries[session]
+		fmt.Fprintf(&b, "%s %d;", session, r.txn)
 		for _, s := range slices.Sorted(maps.Keys(r.done)) {
 			res := r.done[s]
 			fmt.Fprintf(&b, "%d %d %d %t", s, res.matched, res.modified, res.upserted != nil)

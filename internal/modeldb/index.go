@@ -134,7 +134,7 @@ func (c *collection) index(name string) *index {
 func (x *execution) seen() []document {
 	docs := x.read()
 	hint, _ := x.command.get("hint").(string)
-	if i := x.node.latest().collections[x.ns()].index(hint); i != nil {
+	if i := x.latest().collections[x.ns()].index(hint); i != nil {
 		docs = slices.DeleteFunc(docs, func(d document) bool { return !matches(d, filterOf(i.spec)) })
 	}
 	return docs
@@ -152,10 +152,10 @@ func (x *execution) createIndexes() document {
 		name := asText(spec.get("name"))
 		var err *writeError
 		if c, err = c.withIndex(spec); err == nil && x.building[x.ns()+" "+name] { // it waits for that, which fails over duplicates
-			delete(x.building, x.ns()+" "+name)
+			x.building = without(x.building, x.ns()+" "+name)
 			if err = c.checkAll(); err != nil {
-				x.node.append(x.node.latest().withCollection(x.ns(), c.without(name)))
-				x.node.commit()
+				x.append(x.latest().withCollection(x.ns(), c.without(name)))
+				x.commit()
 			}
 		}
 		if err != nil {
@@ -163,14 +163,14 @@ func (x *execution) createIndexes() document {
 		}
 	}
 	if len(c.indexes) != before || made {
-		x.node.append(x.node.latest().withCollection(x.ns(), c))
-		x.node.commit()
+		x.append(x.latest().withCollection(x.ns(), c))
+		x.commit()
 	}
 	return document{{"ok", 1.0}, {"numIndexesBefore", int32(before)}, {"numIndexesAfter", int32(len(c.indexes))}}
 }
 
 func (x *execution) listIndexes() document {
-	c := x.node.latest().collections[x.ns()]
+	c := x.latest().collections[x.ns()]
 	if c == nil {
 		return failure(&writeError{code: 26, message: "ns does not exist: " + x.ns()})
 	}
@@ -185,7 +185,7 @@ func (x *execution) listCollections() document {
 	filter, _ := x.command.get("filter").(document)
 	db := asText(x.command.get("$db")) + "."
 	var found []document
-	for ns, c := range x.node.latest().collections {
+	for ns, c := range x.latest().collections {
 		name, ours := strings.CutPrefix(ns, db)
 		uuid := bson.Binary{Subtype: 4, Data: []byte{0: 1, 7: byte(c.number), 15: 0}}
 		d := document{{"name", name}, {"type", "collection"}, {"options", document{}},

@@ -6,14 +6,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// node is the log of the replica set, as its primary has it: a prefix that most members have, which nothing undoes, and
-// after it what only the primary has yet. A standalone server is one whose writes are committed at once.
+// node is the log of the replica set, as its primary has it: what most members have, which nothing undoes, and after it
+// what only the primary has yet. A standalone server is one whose writes are committed at once.
 type node struct {
-	log []entry
-	// committed is the place of the last entry that most members have.
-	committed int
-	term      int
-	ticks     uint32 // of the logical clock, which never goes back
+	log   []entry // the first is what most members have
+	term  int
+	ticks uint32 // of the logical clock, which never goes back
 }
 
 // entry is the data as it was after a write.
@@ -38,8 +36,8 @@ func (d *deposed) readable(level string) entry {
 // epoch is the seconds of all timestamps.
 const epoch = 1_790_000_000
 
-func newNode() *node {
-	n := &node{term: 1}
+func newNode() node {
+	n := node{term: 1}
 	n.append(newData())
 	return n
 }
@@ -56,17 +54,20 @@ func (n *node) append(d *data) { n.log = append(n.log, entry{n.tick(), d}) }
 
 func (n *node) latest() *data { return n.log[len(n.log)-1].data }
 
+// committed is what most members have.
+func (n *node) committed() entry { return n.log[0] }
+
 // commit is what most members do when they have caught up.
-func (n *node) commit() { n.committed = len(n.log) - 1 }
+func (n *node) commit() { n.log = n.log[len(n.log)-1:] }
 
 // pending tells whether there is something that an election may undo.
-func (n *node) pending() bool { return n.committed < len(n.log)-1 }
+func (n *node) pending() bool { return len(n.log) > 1 }
 
 // elect makes another member the primary. It has what most members have, and with keep set all the rest too. The first it
 // does is a write of its own, by which it commits.
 func (n *node) elect(keep bool) {
 	if !keep {
-		n.log = slices.Clone(n.log[:n.committed+1])
+		n.log = slices.Clip(n.log[:1])
 	}
 	n.term++
 	n.append(n.latest())

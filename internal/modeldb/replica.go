@@ -46,12 +46,12 @@ func (x *execution) transactionOrNone() (string, int64, bool) {
 
 // timed adds the times of the logical clock, and room for labels.
 func (x *execution) timed(reply document) document {
-	at := x.node.now()
+	at := x.now()
 	if x.view != nil {
 		at = x.view.latest.at
 	}
 	if level, _ := x.concern(); level == "majority" { // as old as what was read
-		at = x.node.log[x.node.committed].at
+		at = x.committed().at
 		if x.view != nil {
 			at = x.view.committed.at
 		}
@@ -59,7 +59,7 @@ func (x *execution) timed(reply document) document {
 	return append(reply,
 		element{"errorLabels", array{}},
 		element{"operationTime", at},
-		element{"$clusterTime", document{{"clusterTime", x.node.now()}, {"signature", unsigned}}})
+		element{"$clusterTime", document{{"clusterTime", x.now()}, {"signature", unsigned}}})
 }
 
 // unsigned is the signature of a time on a server without authentication.
@@ -86,7 +86,7 @@ func (x *execution) acknowledge(reply document) document {
 	case code != 0:
 		return append(reply, element{"writeConcernError", document{{"code", code}, {"errmsg", "waiting for replication failed"}}})
 	case x.view == nil && (majority || x.kind == Standalone):
-		x.node.commit()
+		x.commit()
 	}
 	return reply
 }
@@ -99,7 +99,9 @@ func (x *execution) concern() (level string, after bson.Timestamp) {
 		case "level":
 			level = asText(e.value)
 		case "afterClusterTime":
-			after, _ = e.value.(bson.Timestamp)
+			if after, _ = e.value.(bson.Timestamp); x.call.follows {
+				after = x.told[x.call.session]
+			}
 		default:
 			refuse("read concern with %s", e.key)
 		}
@@ -115,7 +117,7 @@ func (x *execution) waitsInVain() bool {
 		return false
 	}
 	x.deposedNoMore()
-	x.call.failed = failure(&writeError{code: codeInterruptedStateChange, message: "not primary any more"})
+	x.failed = failure(&writeError{code: codeInterruptedStateChange, message: "not primary any more"})
 	return true
 }
 
@@ -127,7 +129,7 @@ func (x *execution) read() []document {
 	level, after := x.concern()
 	e := x.readable(level)
 	if x.view == nil && after.After(e.at) {
-		x.node.commit() // it waits for the others to catch up
+		x.commit() // it waits for the others to catch up
 		e = x.readable(level)
 	}
 	c := e.collections[x.ns()]
@@ -135,7 +137,7 @@ func (x *execution) read() []document {
 		return nil
 	}
 	if err := x.checkHint(c, x.command.get("hint")); err != nil {
-		x.call.failed = failure(err)
+		x.failed = failure(err)
 		return nil
 	}
 	return slices.Clone(c.docs)
@@ -146,22 +148,21 @@ func (x *execution) readable(level string) entry {
 	if x.view != nil {
 		return x.view.readable(level)
 	}
-	n := x.node
 	switch level {
 	case "", "local", "available":
-		return n.log[len(n.log)-1]
+		return x.log[len(x.log)-1]
 	case "linearizable":
 		if x.kind != ReplicaSet {
 			refuse("read concern linearizable on a standalone server")
 		}
-		n.append(n.latest()) // a write of its own, that must reach most members
-		n.commit()
+		x.append(x.latest()) // a write of its own, that must reach most members
+		x.commit()
 	case "majority":
 	default:
 		refuse("read concern %s", level)
 	}
-	return n.log[n.committed]
+	return x.committed()
 }
 
 // deposedNoMore: the client has learned who is primary.
-func (x *execution) deposedNoMore() { delete(x.behind, x.call.Client) }
+func (x *execution) deposedNoMore() { x.behind = without(x.behind, x.call.Client) }

@@ -17,7 +17,7 @@ type Snapshot struct{ *data }
 func (s *Server) Snapshot() Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Snapshot{s.node.latest()}
+	return Snapshot{s.latest()}
 }
 
 // Restore makes the database hold what it did, committed, as if nothing had been asked of it since. The times of the logical
@@ -25,10 +25,73 @@ func (s *Server) Snapshot() Snapshot {
 func (s *Server) Restore(to Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.node.log, s.node.committed = nil, 0
-	s.node.append(&data{collections: to.collections, retries: map[string]retry{}}) // what ended before is not repeated any more
-	clear(s.building)
-	s.behind, s.numbers, s.told, s.sessions = map[int]deposed{}, map[int]int{}, map[int]bson.Timestamp{}, map[int][]session{}
+	s.log = nil
+	s.append(&data{collections: to.collections, retries: map[string]retry{}}) // what ended before is not repeated any more
+	s.building, s.behind, s.numbers, s.told = nil, nil, nil, nil
+	clear(s.sessions)
+}
+
+// Copy is the database as it is now, without its clients: commands go on waiting in it, and nobody gets the answers.
+func (s *Server) Copy() *Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := &Server{kind: s.kind, held: true, state: s.state.clone()}
+	o.calls = slices.Clone(o.calls)
+	for i, c := range o.calls {
+		o.calls[i] = c.copied()
+	}
+	return o
+}
+
+// copied is a command without its client.
+func (c *Call) copied() *Call {
+	if c.conn == nil {
+		return c
+	}
+	return &Call{Command: c.Command, Client: c.Client, Number: c.Number, Gone: c.Gone, parsed: c.document(), session: c.session, after: c.after, follows: c.follows}
+}
+
+// Since are the commands that came after each client's of some number, and wait, without their clients: for [Server.Arrive].
+func (s *Server) Since(numbers []int) (calls []*Call) {
+	for _, c := range s.Calls() {
+		if c.Number > numbers[c.Client] {
+			concern, _ := c.document().get("readConcern").(document)
+			if at, ok := concern.get("afterClusterTime").(bson.Timestamp); ok && !at.IsZero() {
+				panic(fmt.Sprintf("%v follows what its session was not told of", c))
+			}
+			calls = append(calls, c.copied())
+		}
+	}
+	return calls
+}
+
+// Equal tells whether a command is the same as one of another run.
+func (c *Call) Equal(o *Call) bool {
+	return c.Client == o.Client && c.Number == o.Number && c.session == o.session && c.after == o.after && c.follows == o.follows &&
+		c.document().get("txnNumber") == o.document().get("txnNumber") && bytes.Equal(c.essence(), o.essence())
+}
+
+func (c *Call) String() string {
+	return fmt.Sprintf("%d of client %d in session %q after %q: %v", c.Number, c.Client, c.session, c.after, c.document())
+}
+
+// Latest is the number of a client's latest command.
+func (s *Server) Latest(client int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.numbers[client]
+}
+
+// Arrive lets commands come as they did to the server that this is a copy of, and nobody wait for those that are named any more.
+func (s *Server) Arrive(calls []*Call, gone func(*Call) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone(gone)
+	for _, c := range calls {
+		s.inherit(c)
+		s.numbers = with(s.numbers, c.Client, max(s.numbers[c.Client], c.Number))
+		s.calls = append(s.calls, c)
+	}
 }
 
 // Hold makes the commands of the store's callers wait for [Server.Answer], or lets them go on by themselves again, those
@@ -39,7 +102,7 @@ func (s *Server) Hold(hold bool) {
 	waiting := s.calls
 	if !hold {
 		s.calls = nil
-		s.behind = map[int]deposed{}
+		s.behind = nil
 	}
 	s.mu.Unlock()
 	if hold {
@@ -63,6 +126,7 @@ func (s *Server) Arrived() <-chan struct{} { return s.arrived }
 func (s *Server) Calls() []*Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.calls = slices.Clone(s.calls)
 	for _, c := range s.calls {
 		if c.Number == 0 {
 			c.Number = -1
@@ -76,18 +140,19 @@ func (s *Server) Calls() []*Call {
 	})
 	for _, c := range s.calls {
 		if c.Number < 0 {
-			s.numbers[c.Client]++
+			s.numbers = with(s.numbers, c.Client, s.numbers[c.Client]+1)
 			c.Number = s.numbers[c.Client]
 		}
 	}
 	return slices.Clone(s.calls)
 }
 
-// essence is what the command says, without what is another one in each run.
+// essence is what the command says, without the session that it came in, which depends on who was first, how long it may take, and how much
+// it may find: a store learns how much it should read for a claim, and that is more than there is here.
 func (c *Call) essence() []byte {
 	d := document{}
 	for _, e := range c.document() {
-		if !slices.Contains([]string{"lsid", "txnNumber", "$clusterTime"}, e.key) {
+		if !slices.Contains([]string{"lsid", "txnNumber", "maxTimeMS", "limit"}, e.key) {
 			d = append(d, e)
 		}
 	}
@@ -101,54 +166,28 @@ func (s *Server) Answer(c *Call, f Fault, heard func(bson.Raw)) {
 	s.mu.Lock()
 	gone := c.Gone
 	if f.Kind == Cut {
-		c.Gone = true
-		if !c.Writes() {
-			s.forget(c)
-		}
+		s.gone(func(other *Call) bool { return other == c })
 		s.mu.Unlock()
-		if heard(nil); !s.rehearsing {
+		if heard(nil); c.conn != nil {
 			_ = c.conn.Close()
 		}
 		return
 	}
 	s.forget(c)
 	reply := s.execute(c, f)
-	if at, ok := reply.get("operationTime").(bson.Timestamp); ok && !gone && at.After(s.told[c.Client]) {
-		s.told[c.Client] = at
+	if at, ok := reply.get("operationTime").(bson.Timestamp); ok && !gone && at.After(s.told[c.session]) {
+		s.told = with(s.told, c.session, at)
 	}
 	s.mu.Unlock()
 	if gone {
 		return
 	}
-	if heard(timeless(reply).(document).encode()); !s.rehearsing {
-		_ = c.reply(reply)
-	}
-}
-
-// Rehearse lets what comes until end is called reach no client. After that the database is as before.
-func (s *Server) Rehearse() (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.state
-	s.state, s.rehearsing = s.state.clone(), true
-	var gone []*Call
-	for _, c := range s.calls {
-		if c.Gone {
-			gone = append(gone, c)
-		}
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.state, s.rehearsing = before, false
-		for _, c := range s.calls {
-			c.Gone, c.failed = slices.Contains(gone, c), nil
-		}
-	}
+	heard(timeless(reply).(document).encode())
+	_ = c.reply(reply)
 }
 
 func (s *Server) forget(c *Call) {
-	s.calls = slices.DeleteFunc(s.calls, func(other *Call) bool { return other == c })
+	s.calls = slices.DeleteFunc(slices.Clone(s.calls), func(other *Call) bool { return other == c })
 }
 
 // timeless is a value without the times of the logical clock, and without the ids of documents.
@@ -183,14 +222,14 @@ func (s *Server) Drop(c *Call) {
 func (s *Server) Pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.node.pending()
+	return s.pending()
 }
 
 // Elect makes another member the primary. What most members do not have is kept or undone.
 func (s *Server) Elect(keep bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.node.elect(keep)
+	s.elect(keep)
 }
 
 // Depose lets a client's commands go to the member that was the primary until now, which does not know yet that another one is. That
@@ -198,16 +237,15 @@ func (s *Server) Elect(keep bool) {
 func (s *Server) Depose(client int, keep bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.node
-	s.behind[client] = deposed{committed: n.log[n.committed], latest: n.log[len(n.log)-1]}
-	n.elect(keep)
+	s.behind = with(s.behind, client, deposed{committed: s.committed(), latest: s.log[len(s.log)-1]})
+	s.elect(keep)
 }
 
 // Heal ends [Server.Depose].
 func (s *Server) Heal(client int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.behind, client)
+	s.behind = without(s.behind, client)
 }
 
 // Behind tells whether a client's commands go to a deposed primary.
@@ -223,8 +261,8 @@ func (s *Server) Digest() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b bytes.Buffer
-	write := func(d *data) { b.Write(d.digest(s.sessionNumber)) }
-	for _, e := range s.node.log[s.node.committed:] {
+	write := func(d *data) { b.Write(d.digest()) }
+	for _, e := range s.log {
 		write(e.data)
 	}
 	for _, client := range slices.Sorted(maps.Keys(s.behind)) {
@@ -232,45 +270,88 @@ func (s *Server) Digest() []byte {
 		old := s.behind[client]
 		write(old.committed.data)
 		write(old.latest.data)
-		fmt.Fprintf(&b, "%t%t%t", old.pending(), s.told[client].After(old.committed.at), s.told[client].After(old.latest.at))
+		fmt.Fprint(&b, old.pending())
+		s.toldAfter(&b, old.committed)
+		s.toldAfter(&b, old.latest)
 	}
 	fmt.Fprint(&b, len(s.building), s.building)
-	for _, client := range slices.Sorted(maps.Keys(s.told)) { // what it was told may be more than most members have
-		fmt.Fprintf(&b, "%t", s.told[client].After(s.node.log[s.node.committed].at))
-	}
+	s.toldAfter(&b, s.committed()) // which may be more than most members have
 	return b.Bytes()
+}
+
+// toldAfter writes which sessions were told a later time than that of an entry.
+func (s *Server) toldAfter(b *bytes.Buffer, e entry) {
+	for _, session := range slices.Sorted(maps.Keys(s.told)) {
+		if s.told[session].After(e.at) {
+			b.WriteString(session)
+		}
+	}
+	b.WriteByte(';')
 }
 
 // session is one of a client's.
 type session struct {
-	id    string
-	first int64 // the number of its first numbered command
+	id, name string
+	first    int64 // the number of its first numbered command
 }
 
-// noteSession remembers in which order a client's sessions came, and where their numbers begin: both are others in each run.
+// noteSession gives the session of a command that is to wait a name, and has it count from its first numbered command: its id and
+// numbers are others in each run.
 func (s *Server) noteSession(c *Call) {
-	if !s.held {
+	d := document{}
+	for _, e := range parse(c.Body) {
+		if e.key != "$clusterTime" {
+			d = append(d, e)
+		}
+	}
+	c.parsed = d
+	lsid, ok := d.get("lsid").(document)
+	if !ok {
 		return
 	}
-	id, err := c.Body.LookupErr("lsid", "id")
-	txn, numbered := c.Body.Lookup("txnNumber").AsInt64OK()
-	if err != nil || !numbered {
+	id := lsid.get("id").(binary).data
+	i := slices.IndexFunc(s.sessions[c.Client], func(o session) bool { return o.id == id })
+	fresh := i < 0
+	if fresh {
+		i = len(s.sessions[c.Client])
+		s.sessions[c.Client] = append(s.sessions[c.Client], session{id: id, name: fmt.Sprintf("%d/%d;", c.Client, i), first: -1})
+	}
+	is := &s.sessions[c.Client][i]
+	c.session = is.name
+	for i, e := range d {
+		switch e.key {
+		case "lsid":
+			d[i].value = document{{"id", binary{4, is.name}}}
+		case "txnNumber":
+			n := e.value.(int64)
+			if is.first < 0 {
+				is.first = n
+			}
+			d[i].value = n - is.first
+		}
+	}
+	concern, _ := d.get("readConcern").(document)
+	after, ok := concern.get("afterClusterTime").(bson.Timestamp)
+	if !ok {
 		return
 	}
-	_, data := id.Binary()
-	if !slices.ContainsFunc(s.sessions[c.Client], func(o session) bool { return o.id == string(data) }) {
-		s.sessions[c.Client] = append(s.sessions[c.Client], session{string(data), txn})
-	}
-}
-
-// sessionNumber names a session by its client and place, and gives the first number.
-func (s *Server) sessionNumber(id string) (number int, first int64) {
-	for client, sessions := range s.sessions {
-		for i, o := range sessions {
-			if o.id == id {
-				return client*1000 + i, o.first
+	if c.follows = s.told[c.session] == after; fresh {
+		for _, o := range s.sessions[c.Client] {
+			if c.follows = s.told[o.name] == after; c.follows {
+				c.after = o.name
+				break
 			}
 		}
 	}
-	return -1, 0
+	if !c.follows { // but something from before commands had to wait
+		return
+	}
+	concern[slices.IndexFunc(concern, func(e element) bool { return e.key == "afterClusterTime" })].value = bson.Timestamp{} // it depends on the run
+}
+
+// inherit has a command's session go on after another one.
+func (s *Server) inherit(c *Call) {
+	if at := s.told[c.after]; c.after != "" && at.After(s.told[c.session]) {
+		s.told = with(s.told, c.session, at)
+	}
 }

@@ -42,43 +42,56 @@ type Server struct {
 
 	mu sync.Mutex
 	state
-	// held is set while commands wait for [Server.Answer], those about indexes too with indexesToo; rehearsing while [Server.Rehearse]
-	// lasts.
-	held, indexesToo, rehearsing bool
-	arrived                      chan struct{}
-	numbers                      map[int]int       // of each client's latest call
-	sessions                     map[int][]session // of each client, in the order in which they came
+	// held is set while commands wait for [Server.Answer], those about indexes too with indexesToo.
+	held, indexesToo bool
+	arrived          chan struct{}
+	sessions         map[int][]session // of each client, in the order in which they came
 }
 
 // state is what commands change, and what else a schedule is made of.
 type state struct {
-	node       *node
+	node
 	lastID     uint32
 	made       int // collections
 	cursors    map[int64][]document
 	lastCursor int64
 	strange    []string
-	// building are the indexes, by namespace and name, that are still being made: they hold already, and are found, but are
-	// no hint.
+	// building are the indexes, by namespace and name, that are still being made: they are listed, but hold nothing yet, and
+	// are no hint.
 	building map[string]bool
 	// behind are the clients whose commands a deposed primary gets, and what that has.
-	behind map[int]deposed
-	calls  []*Call                // that wait for an answer
-	told   map[int]bson.Timestamp // the latest time of the logical clock that each client was told
+	behind  map[int]deposed
+	calls   []*Call                   // that wait for an answer
+	numbers map[int]int               // of each client's latest call
+	told    map[string]bson.Timestamp // the latest time of the logical clock that each session was told
 }
 
+// clone is the same state. What they share is not changed: who writes makes it anew.
 func (s state) clone() state {
-	n := *s.node
-	n.log = slices.Clone(n.log)
-	s.node, s.strange, s.calls = &n, slices.Clone(s.strange), slices.Clone(s.calls)
-	s.cursors, s.building, s.behind, s.told = maps.Clone(s.cursors), maps.Clone(s.building), maps.Clone(s.behind), maps.Clone(s.told)
+	s.log, s.strange, s.calls = slices.Clip(s.log), slices.Clip(s.strange), slices.Clip(s.calls)
 	return s
+}
+
+// with and without are a map with a key, and without one.
+func with[K comparable, V any](m map[K]V, key K, value V) map[K]V {
+	if m = maps.Clone(m); m == nil {
+		m = map[K]V{}
+	}
+	m[key] = value
+	return m
+}
+
+func without[K comparable, V any](m map[K]V, key K) map[K]V {
+	if _, is := m[key]; is {
+		m = maps.Clone(m)
+		delete(m, key)
+	}
+	return m
 }
 
 // New makes an empty database.
 func New(kind Deployment) *Server {
-	return &Server{kind: kind, arrived: make(chan struct{}, 1), numbers: map[int]int{}, sessions: map[int][]session{}, state: state{
-		node: newNode(), cursors: map[int64][]document{}, building: map[string]bool{}, behind: map[int]deposed{}, told: map[int]bson.Timestamp{}}}
+	return &Server{kind: kind, arrived: make(chan struct{}, 1), sessions: map[int][]session{}, state: state{node: newNode()}}
 }
 
 // URI is what a client connects to, with a dialer of [Server.Dialer].
@@ -119,13 +132,17 @@ type Call struct {
 	// Gone is set when the client will not get the answer.
 	Gone bool
 
-	conn    net.Conn
+	conn    net.Conn // nil in a copy of the server
 	message wire.Message
 	parsed  document // the body, once it was read
-	failed  document // the reply, when the execution ended early
+	// session names the session that the command came in; empty without one. follows is set where it is to see what the session was told
+	// of, after names another session that this one goes on after.
+	session, after string
+	follows        bool
 }
 
-// document is the command as a document. It is read once: a command is rehearsed many times.
+// document is the command as a document. It is read once: a command is executed many times, in copies of the server. Of one that waits, the
+// session has its name here, and counts from its first numbered command.
 func (c *Call) document() document {
 	if c.parsed == nil {
 		c.parsed = parse(c.Body)
@@ -152,8 +169,9 @@ func (s *Server) serve(conn net.Conn, client int) {
 		}
 		c := &Call{Command: command, Client: client, conn: conn, message: message}
 		s.mu.Lock()
-		s.noteSession(c)
 		if s.holds(c) {
+			s.noteSession(c)
+			s.inherit(c)
 			s.calls = append(s.calls, c)
 			s.mu.Unlock()
 			select {
@@ -196,18 +214,18 @@ func (s *Server) HoldIndexes() {
 func (s *Server) DropIndex(ns, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.node.latest().collections[ns]
+	c := s.latest().collections[ns]
 	kept := slices.DeleteFunc(slices.Clone(c.indexes), func(i index) bool { return i.name == name })
-	s.node.append(s.node.latest().withCollection(ns, &collection{number: c.number, docs: c.docs, indexes: kept}))
-	s.node.commit()
-	delete(s.building, ns+" "+name)
+	s.append(s.latest().withCollection(ns, &collection{number: c.number, docs: c.docs, indexes: kept}))
+	s.commit()
+	s.building = without(s.building, ns+" "+name)
 }
 
 // Index tells whether there is an index, finished or not, and whether it is still being made.
 func (s *Server) Index(ns, name string) (there, building bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.node.latest().collections[ns]
+	c := s.latest().collections[ns]
 	return c != nil && slices.ContainsFunc(c.indexes, func(i index) bool { return i.name == name }), s.building[ns+" "+name]
 }
 
@@ -215,12 +233,25 @@ func (s *Server) Index(ns, name string) (there, building bool) {
 func (s *Server) leave(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range s.calls {
-		if c.conn == conn {
+	s.gone(func(c *Call) bool { return c.conn == conn })
+}
+
+// gone notes that nobody waits for the answers of some commands any more. Writes may be executed all the same.
+func (s *Server) gone(are func(*Call) bool) {
+	waiting := s.calls
+	s.calls = nil
+	for _, c := range waiting {
+		if are(c) && !c.Gone {
+			if c.conn == nil { // copies share it
+				other := *c
+				c = &other
+			}
 			c.Gone = true
 		}
+		if !c.Gone || c.Writes() {
+			s.calls = append(s.calls, c)
+		}
 	}
-	s.calls = slices.DeleteFunc(s.calls, func(c *Call) bool { return c.Gone && !c.Writes() })
 }
 
 func (s *Server) execute(c *Call, f Fault) document {
@@ -232,6 +263,9 @@ func (s *Server) execute(c *Call, f Fault) document {
 }
 
 func (c *Call) reply(d document) error {
+	if c.conn == nil {
+		return nil
+	}
 	_, err := c.conn.Write(c.message.Reply(d.encode()))
 	return err
 }
@@ -244,20 +278,27 @@ func (x *execution) hello() document {
 	}
 	if x.kind == ReplicaSet {
 		d = append(d, document{
-			{"logicalSessionTimeoutMinutes", int32(30)}, {"setName", setName}, {"setVersion", int32(1)}, {"secondary", false},
-			{"hosts", array{address}}, {"primary", address}, {"me", address}, {"electionId", x.node.electionID()},
-			{"lastWrite", document{{"opTime", document{{"ts", x.node.now()}, {"t", int64(x.node.term)}}}, {"lastWriteDate", date(epoch * 1000)}}},
+			{"logicalSessionTimeoutMinutes", int32(0)}, // no session is taken up again: what it was told tells it from others
+			{"setName", setName}, {"setVersion", int32(1)}, {"secondary", false},
+			{"hosts", array{address}}, {"primary", address}, {"me", address}, {"electionId", x.electionID()},
+			{"lastWrite", document{{"opTime", document{{"ts", x.now()}, {"t", int64(x.term)}}}, {"lastWriteDate", date(epoch * 1000)}}},
 		}...)
 	}
 	return d
 }
 
-// Building says that an index is still being made, or is finished.
+// Building says that an index is still being made, or is finished: over duplicates it is not, and there is none then.
 func (s *Server) Building(ns, index string, building bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.building[ns+" "+index] = building; !building {
-		delete(s.building, ns+" "+index)
+	if building {
+		s.building = with(s.building, ns+" "+index, true)
+		return
+	}
+	s.building = without(s.building, ns+" "+index)
+	if c := s.latest().collections[ns]; c.checkAll() != nil {
+		s.append(s.latest().withCollection(ns, c.without(index)))
+		s.commit()
 	}
 }
 
@@ -272,7 +313,7 @@ func (s *Server) Strange() []string {
 func (s *Server) Documents(ns string) (docs []bson.Raw) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.node.latest().collections[ns]; c != nil {
+	if c := s.latest().collections[ns]; c != nil {
 		for _, d := range c.docs {
 			docs = append(docs, d.encode())
 		}

@@ -22,6 +22,19 @@ func RecordOp(request string, mode job.WorkMode) Op {
 // ClaimOp claims one job.
 func ClaimOp(request string) Op { return Op{refClaim{request: request}} }
 
+// OfCaller is a delivery or a claim of a caller with a name.
+func OfCaller(name string, o Op) Op {
+	switch op := o.op.(type) {
+	case refRecord:
+		op.caller = name
+		return Op{op}
+	case refClaim:
+		op.caller = name
+		return Op{op}
+	}
+	panic(fmt.Sprintf("%v has no caller", o))
+}
+
 // RenewOp renews a lease.
 func RenewOp(token string) Op { return Op{refRenew{token}} }
 

@@ -22,7 +22,7 @@ type word struct {
 
 // hear makes a call, and notes what it is told.
 func (c *caller) hear(call string, do func() (said string, err error)) string {
-	from, _ := c.begin(c.number)
+	c.begin()
 	said, err := do()
 	switch {
 	case errors.Is(err, job.ErrNoExpectation):
@@ -30,11 +30,10 @@ func (c *caller) hear(call string, do func() (said string, err error)) string {
 	case errors.Is(err, job.ErrLeaseLost):
 		said, err = "lost", nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	said = c.came(c.number, call, said, err)
-	c.words = append(c.words, word{call, said, from, c.sequence})
-	return said
+	s := c.ended(call, said, err)
+	s.hears = true
+	c.note(s)
+	return s.said
 }
 
 func recordedOr(recorded bool, otherwise string) string {
@@ -91,18 +90,18 @@ const (
 
 // retain is a pass of retention.
 func retain(c *caller) {
-	from, at := c.begin(c.number)
-	now := c.clocks[c.storeOf(c.number)].Now()
+	c.begin()
+	now := c.clocks[c.number%len(c.clocks)].Now()
 	keeper := retention.New(retention.Config{Policy: retention.Policy{Job: kept}, Now: func() time.Time { return now }, Logger: slog.New(slog.DiscardHandler)}, c.store)
 	report, err := keeper.Pass(c.ctx)
 	if err != nil { // says nothing of what was done before
 		err = fmt.Errorf("%w: %w", job.ErrOutcomeUnknown, err)
 	}
-	c.end(c.number, c.jobs[0], from, at, storetest.RetainOp(now.Add(-kept)), storetest.Changed(report.Jobs > 0), err)
+	c.end(c.jobs[0], storetest.RetainOp(now.Add(-kept)), storetest.Changed(report.Jobs > 0), err)
 }
 
 // awaited asks what became of the expectation, and whether that can be explained. recorded tells whether the job is.
-func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, problems []string) {
+func (w *world) awaited(p *play, words []word, calls []storetest.Call, recorded bool) (became string, problems []string) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	ctx, store := context.Background(), w.stores[0]
 	page, _, err := store.ListExpectations(ctx, job.AllExpectations, "", "", 10)
@@ -110,7 +109,9 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 		problem("listing expectations in the end: %v", err)
 	}
 	there := len(page) > 0
-	w.advance(2 * time.Hour) // those who took it are late
+	for _, c := range w.clocks {
+		c.Advance(2 * time.Hour) // those who took it are late
+	}
 	o, err := store.ClaimOverdue(ctx, job.OverdueRequest{Max: 10, Lease: storetest.LeaseTime})
 	if err != nil {
 		problem("claiming what is overdue in the end: %v", err)
@@ -130,7 +131,7 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 	deleted, delivered := may(deletes, -1), may(func(c *storetest.Call) bool { return c.Op.Records() }, -1)
 	since, expected, cancels, took := 0, w.expected, 0, 0
 	written := w.expected
-	for _, x := range w.words {
+	for _, x := range words {
 		doubtful := x.said == "unknown"
 		switch {
 		case x.call == "expect" && x.said == "kept":
@@ -148,17 +149,17 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 	if there && !written {
 		problem("nothing was written, and the job is expected")
 	}
-	if took > 1 && w.lapses == 0 {
+	if took > 1 && p.lapses == 0 {
 		problem("%d pollers had the job at once", took)
 	}
-	for _, x := range w.words {
+	for _, x := range words {
 		// early tells whether a delivery was answered before it began.
 		early := slices.ContainsFunc(calls, func(c storetest.Call) bool { return c.Op.Records() && !c.Unknown && c.To < x.from })
 		began := slices.ContainsFunc(calls, func(c storetest.Call) bool { return c.Op.Records() && c.From < x.to })
 		// ended tells whether it was cancelled before the call began, and nobody may have expected it after that.
-		ended := slices.ContainsFunc(w.words, func(c word) bool {
+		ended := slices.ContainsFunc(words, func(c word) bool {
 			return c.call == "cancel" && c.said == "cancelled" && c.to < x.from &&
-				!slices.ContainsFunc(w.words, func(e word) bool { return e.call == "expect" && e.to > c.from })
+				!slices.ContainsFunc(words, func(e word) bool { return e.call == "expect" && e.to > c.from })
 		})
 		switch {
 		case x.said == "recorded" && !began:
@@ -173,7 +174,7 @@ func (w *world) awaited(calls []storetest.Call, recorded bool) (became string, p
 			problem("cancelled, and still there")
 		case x.call == "cancel" && x.said == "absent" && cancels == 0 && !deleted && !delivered:
 			problem("cancel: absent, and nobody has removed it")
-		case x.call == "report" && x.said == "lost" && !deleted && w.lapses == 0,
+		case x.call == "report" && x.said == "lost" && !deleted && p.lapses == 0,
 			x.call == "report" && x.said == "absent" && !deleted && !delivered && cancels == 0:
 			problem("report: %s, and nobody had it besides", x.said)
 		}

@@ -3,6 +3,8 @@ package explore_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,62 +15,28 @@ import (
 	"github.com/jobonce/jobonce/internal/modeldb"
 )
 
-// exploration runs every schedule of a scenario within a bound of faults, depth first. It goes back to a place by running
-// the scenario anew up to there.
+// exploration runs every schedule of a scenario within a bound of faults: first those without, then those with one, and the shorter ones
+// first. Each state is so met for the first time with the most faults left. A schedule goes on from a state without the stores; those run it
+// where it is not known yet what they do then, and to see now and then that they do.
 type exploration struct {
 	t        *testing.T
 	scenario scenario
-	kind     modeldb.Deployment
-	faults   int
+	task     task
+	lab      *lab
 
-	// path is how the latest run went: for each of its events the place that was chosen, among which.
-	path []turn
-	// visited are the states that were met, with how they were come to first and the faults that were left.
-	visited   map[[32]byte]visit
-	reactions map[[32]byte]reaction
+	root      *play
+	visited   map[[32]byte]*place // the states that were met, with how they were come to first
+	reactions reactions
 	result    result
 }
 
-type turn struct {
-	events []option
-	chosen int
-	left   int    // faults, before it
-	place  *place // nil in the beginning
-}
-
-// option is a happening that can be chosen in a turn.
-type option struct {
-	name  string
-	fault bool
-	// leads is the state that it leads to, as far as that is foreseen.
-	leads    [32]byte
-	foreseen bool
-}
-
-type visit struct {
-	place *place
-	left  int
-}
-
-// place is how a state was come to: by something that happened in an earlier one. It takes less memory than a schedule.
-type place struct {
-	before *place
-	by     string
-}
-
-func (p *place) schedule() (s schedule) {
-	for ; p != nil; p = p.before {
-		s = append(s, p.by)
-	}
-	slices.Reverse(s)
-	return s
-}
-
-// result is what came of an exploration.
+// result is what came of an exploration within a bound of faults.
 type result struct {
-	// Runs are all; Checked are those that came besides, to repeat what was known and see that it is so. Schedules are the runs that
-	// came to an end that no other had come to. Pruned are the events that were not chosen, because they lead to a state that was met.
-	Runs, Checked, Schedules, Pruned int
+	// Schedules are those that came to an end that no other had come to, Pruned those that were given up because they led to a state that
+	// was met. States are all that were met.
+	Schedules, Pruned, States int
+	// Runs are the schedules that the stores ran, Checked those of them that repeated what was known, to see that it is so.
+	Runs, Checked int
 	// Outcomes are how often each came.
 	Outcomes map[string]int
 	// Found is the shortest schedule whose outcome cannot be explained, and Problem why.
@@ -79,53 +47,118 @@ type result struct {
 	Cut bool
 }
 
-// explore runs every schedule of a task's scenario. It ends early when enough of them cannot be explained, or the time is up.
-func explore(t *testing.T, s scenario, j task) result {
-	began, kind, found := time.Now(), j.Deployment, j.Found
-	x := &exploration{t: t, scenario: s, kind: kind, faults: j.Faults, visited: map[[32]byte]visit{}, reactions: map[[32]byte]reaction{},
-		result: result{Outcomes: map[string]int{}}}
-	for more := true; more && found > 0; {
-		if x.result.Cut = !j.Until.IsZero() && time.Now().After(j.Until); x.result.Cut {
-			break
+// explore explores a task's scenario, and gives what came of it by the number of faults. It ends when a schedule cannot be explained, or the
+// time is up.
+func explore(t *testing.T, s scenario, j task) (results []result) {
+	began := time.Now()
+	x := &exploration{t: t, scenario: s, task: j, visited: map[[32]byte]*place{}, reactions: reactions{}, result: result{Outcomes: map[string]int{}}}
+	defer x.closeLab()
+	x.inWorld(func(w *world) {
+		w.reset()
+		w.start()
+		x.root = w.play.copy()
+		w.abandon()
+	})
+	var earlier [][]*play // the states of one fault fewer, by how much had happened
+	for faults := 0; faults <= j.Faults && x.result.Found == nil; faults++ {
+		var states [][]*play
+		var next []*play
+		if faults == 0 {
+			next = x.meet(next, x.root)
 		}
-		var checks []func()
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, s, kind, x.reactions)
-			defer w.close()
-			for ; more && found > 0 && w.young(); more = x.next() {
-				same, outcome, err := x.one(w)
-				x.result.Runs++
-				switch path := x.schedule(); {
-				case len(same) > 0 && s.indexes: // which leaves no world as it was
-					checks = append(checks, func() {
-						x.check(func(a schedule) (string, error) { return replay(t, s, kind, a, quietly) }, same, path)
-					})
-				case len(same) > 0:
-					x.check(func(a schedule) (string, error) { return w.run(follow(a, quietly)) }, same, path)
-				case same != nil: // all that could come next was met before
-				default:
-					if x.result.Schedules++; x.result.Schedules%checkEvery == 0 {
-						checks = append(checks, func() { x.checkNew(path, outcome) })
-					}
-					x.result.Outcomes[plain(outcome)]++
-					if err == nil && j.Faults == 0 && !s.doubts && unanswered(outcome) {
-						err = errors.New("without faults a call has no answer")
-					}
-					if err != nil {
-						found--
-						if x.result.Found == nil || len(path) < len(x.result.Found) {
-							x.result.Found, x.result.Problem = path, fmt.Sprintf("%v\n%s", err, outcome)
-						}
-					}
-				}
+		for depth := 0; len(next) > 0 || depth < len(earlier); depth++ {
+			now := next
+			next = nil
+			for _, p := range now {
+				next = x.goOn(next, p, false)
 			}
-		})
-		for _, check := range checks {
-			check()
+			if depth < len(earlier) {
+				for _, p := range earlier[depth] {
+					next = x.goOn(next, p, true)
+				}
+				earlier[depth] = nil
+			}
+			if faults < j.Faults {
+				states = append(states, now)
+			}
+		}
+		earlier = states
+		r := x.result
+		r.Outcomes, r.Seconds = maps.Clone(r.Outcomes), time.Since(began).Seconds()
+		results = append(results, r)
+	}
+	return results
+}
+
+// over tells whether it is enough.
+func (x *exploration) over() bool {
+	if !x.task.Until.IsZero() && time.Now().After(x.task.Until) {
+		x.result.Cut = true
+	}
+	return x.result.Cut || x.result.Found != nil
+}
+
+// goOn goes on from a state by everything that may happen there and is a fault, or is none, and adds what it leads to that was not met.
+func (x *exploration) goOn(next []*play, p *play, fault bool) []*play {
+	if x.over() {
+		return nil
+	}
+	events := p.events()
+	if len(events) == 0 && !fault {
+		x.end(p)
+	}
+	for _, e := range events {
+		if e.fault == fault {
+			next = x.meet(next, x.after(p, e))
 		}
 	}
-	x.result.Seconds = time.Since(began).Seconds()
-	return x.result
+	return next
+}
+
+// checkEvery is of how many schedules that lead to a state that was met before one is run on nevertheless, and of how many that came to an
+// end one is run with new clients.
+const checkEvery = 50
+
+// meet adds a state that was not met before.
+func (x *exploration) meet(next []*play, p *play) []*play {
+	key := p.key()
+	was, met := x.visited[key]
+	if !met {
+		x.visited[key] = p.place
+		x.result.States++
+		return append(next, p)
+	}
+	if x.result.Pruned++; x.result.Pruned%checkEvery == 0 {
+		x.same(was.schedule(), p.place.schedule(), x.task.Faults-p.faults)
+	}
+	return next
+}
+
+// end judges what a play has come to.
+func (x *exploration) end(p *play) {
+	path := p.place.schedule()
+	var outcome string
+	var err error
+	if x.scenario.indexes { // the stores must be ready again, too
+		outcome, err = x.run(path, first)
+	} else {
+		x.inWorld(func(w *world) { outcome, err = w.judge(p) })
+	}
+	if x.result.Schedules++; x.result.Schedules%checkEvery == 0 {
+		x.checkNew(path, outcome, err)
+	}
+	x.result.Outcomes[plain(outcome)]++
+	if err == nil && p.faults == 0 && !x.scenario.doubts && unanswered(outcome) {
+		err = errors.New("without faults a call has no answer")
+	}
+	x.found(path, outcome, err)
+}
+
+// found keeps the first schedule whose outcome cannot be explained.
+func (x *exploration) found(path schedule, outcome string, err error) {
+	if err != nil && x.result.Found == nil {
+		x.result.Found, x.result.Problem = path, fmt.Sprintf("%v\n%s", err, outcome)
+	}
 }
 
 // unanswered tells whether a call of an outcome failed. A deletion explains that of a delivery, which finds its record gone, and is first
@@ -139,77 +172,142 @@ func unanswered(outcome string) bool {
 
 var unknownRecord = regexp.MustCompile(`Record\{[^}]*\}: unknown`)
 
-// one runs the next schedule. When it comes to a state that was met before, it is given up, and same is the schedule that led
-// there; empty when all that could come next leads to such states.
-func (x *exploration) one(w *world) (same schedule, outcome string, err error) {
-	depth := 0
-	outcome, err = w.run(func(w *world, events []happening) int {
-		if depth++; depth <= len(x.path) {
-			return x.again(depth-1, events)
+// after is the play once something more has happened. The stores are asked for what follows where that is not known yet.
+func (x *exploration) after(p *play, e happening) *play {
+	next, known := p.after(e, x.reactions)
+	if !known {
+		x.run(append(p.place.schedule(), e.name), x.unknown)
+		if next, known = p.after(e, x.reactions); !known {
+			panic(fmt.Sprintf("%s: what follows from %v is not known after it was run", x.scenario.name, append(p.place.schedule(), e.name)))
 		}
-		left := x.faults
-		var at *place
-		if depth > 1 {
-			left = x.path[depth-2].after()
-			key := w.key()
-			last := &x.path[depth-2]
-			e := last.events[last.chosen]
-			if e.foreseen && e.leads != key {
-				panic(fmt.Sprintf("%s: %v leads to another state than was foreseen", x.scenario.name, x.schedule()))
-			}
-			if was, met := x.visited[key]; met && was.left >= left {
-				same = was.place.schedule()
-				return -1
-			}
-			at = &place{last.place, e.name}
-			x.visited[key] = visit{at, left}
+	}
+	return next
+}
+
+// unknown is an event of which it is not known what follows, while there are faults left; -1 when there is none.
+func (x *exploration) unknown(p *play, events []happening) int {
+	return slices.IndexFunc(events, func(e happening) bool {
+		if e.fault && p.faults == x.task.Faults {
+			return false
 		}
+		_, known := p.after(e, x.reactions)
+		return !known
+	})
+}
+
+// run has the stores run a schedule, and what then chooses after that. At each step it is held to what the same comes to without the stores.
+func (x *exploration) run(path schedule, then func(*play, []happening) int) (outcome string, err error) {
+	x.result.Runs++
+	alone, chosen, depth := x.root, 0, 0
+	choose := func(p *play, events []happening) int {
+		mine := alone.events()
+		if depth > 0 {
+			alone, _ = alone.after(mine[chosen], x.reactions)
+			mine = alone.events()
+		}
+		if !slices.Equal(names(events), names(mine)) || p.key() != alone.key() {
+			panic(fmt.Sprintf("%s: the stores come by %v to where %v may happen, and without them that is %v, or another state",
+				x.scenario.name, p.place.schedule(), names(events), names(mine)))
+		}
+		if chosen = path.at(depth, mine); chosen < 0 {
+			chosen = then(alone, mine)
+		}
+		depth++
+		return chosen
+	}
+	x.inWorld(func(w *world) { outcome, err = w.perform(choose) })
+	return outcome, err
+}
+
+// first is that whatever comes first happens.
+func first(*play, []happening) int { return 0 }
+
+// same runs two schedules that led to the same state on to their ends, which must be the same. What happens on the way there is drawn by lot,
+// but for the faults, of which the latter has so many left.
+func (x *exploration) same(a, b schedule, left int) {
+	x.result.Checked += 2
+	lots := rand.New(rand.NewPCG(uint64(x.result.Pruned), 0))
+	var rest schedule
+	one, err1 := x.run(a, func(_ *play, events []happening) int {
 		if len(events) == 0 {
 			return 0
 		}
-		x.path = append(x.path, newTurn(w, events, left))
-		x.path[depth-1].place = at
-		if x.path[depth-1].chosen = -1; !x.choose() {
-			same = schedule{}
-			return -1
+		i := lots.IntN(len(events))
+		if events[i].fault && left == 0 {
+			i = 0
 		}
-		return x.path[depth-1].chosen
+		if events[i].fault {
+			left--
+		}
+		rest = append(rest, events[i].name)
+		return i
 	})
-	return same, outcome, err
+	x.found(slices.Concat(a, rest), one, err1)
+	two, err2 := x.run(slices.Concat(b, rest), first)
+	if plain(one) != plain(two) || (err1 == nil) != (err2 == nil) {
+		panic(fmt.Sprintf("%s: two schedules lead to the same state and with %v to different outcomes:\n%v\n%s%v\n%v\n%s%v",
+			x.scenario.name, rest, a, one, err1, b, two, err2))
+	}
 }
 
-// choose goes on to the next event of the last turn that is to be chosen, and tells whether there is one.
-func (x *exploration) choose() bool {
-	last := &x.path[len(x.path)-1]
-	for last.chosen++; last.chosen < len(last.events); last.chosen++ {
-		if last.after() < 0 {
-			continue
-		}
-		if e := last.events[last.chosen]; e.foreseen {
-			if was, met := x.visited[e.leads]; met && was.left >= last.after() {
-				if x.result.Pruned++; x.result.Pruned%checkEvery != 0 {
-					continue
+// checkNew runs a schedule with new clients, which must come to the same.
+func (x *exploration) checkNew(s schedule, outcome string, err error) {
+	x.result.Runs++
+	x.result.Checked++
+	again, err2 := replay(x.t, x.scenario, x.task.Deployment, s, quietly)
+	if plain(again) != plain(outcome) || (err == nil) != (err2 == nil) {
+		panic(fmt.Sprintf("%s: with new clients, the schedule %v comes to\n%s%v\nand before it came to\n%s%v", x.scenario.name, s, again, err2, outcome, err))
+	}
+}
+
+// lab is where a world is: a bubble, in which things are done for an exploration that is outside.
+type lab struct {
+	work  chan func(*world)
+	ended chan struct{}
+}
+
+// inWorld does something in a world that is young.
+func (x *exploration) inWorld(do func(*world)) {
+	if x.lab == nil {
+		lab := &lab{make(chan func(*world)), make(chan struct{})}
+		x.lab = lab
+		go func() {
+			defer close(lab.ended)
+			synctest.Test(x.t, func(t *testing.T) {
+				w := newWorld(t, x.scenario, x.task.Deployment, x.reactions)
+				defer w.close()
+				for do := range lab.work {
+					do(w)
 				}
-			}
-		}
-		return true
+			})
+		}()
 	}
-	return false
+	young := make(chan bool)
+	work := func(w *world) {
+		do(w)
+		young <- w.young()
+	}
+	select {
+	case x.lab.work <- work:
+	case <-x.lab.ended:
+		x.t.FailNow()
+	}
+	select {
+	case is := <-young:
+		if !is {
+			x.closeLab()
+		}
+	case <-x.lab.ended:
+		x.t.FailNow()
+	}
 }
 
-// checkEvery is of how many events that lead to a state that was met before one is chosen nevertheless, and of how many runs one
-// is repeated with new clients.
-const checkEvery = 50
-
-func newTurn(w *world, events []happening, left int) turn {
-	t := turn{events: make([]option, len(events)), left: left}
-	for i, e := range events {
-		t.events[i] = option{name: e.name, fault: e.fault}
-		if left > 0 || !e.fault {
-			t.events[i].leads, t.events[i].foreseen = w.foresee(e)
-		}
+func (x *exploration) closeLab() {
+	if x.lab != nil {
+		close(x.lab.work)
+		<-x.lab.ended
+		x.lab = nil
 	}
-	return t
 }
 
 func names(events []happening) (names []string) {
@@ -219,98 +317,33 @@ func names(events []happening) (names []string) {
 	return names
 }
 
-func (t turn) names() (names []string) {
-	for _, e := range t.events {
-		names = append(names, e.name)
-	}
-	return names
-}
-
-// after is how many faults are left after the turn.
-func (t turn) after() int {
-	if t.events[t.chosen].fault {
-		return t.left - 1
-	}
-	return t.left
-}
-
-// again chooses what was chosen before, and holds the run to having the same choice.
-func (x *exploration) again(depth int, events []happening) int {
-	turn := x.path[depth]
-	if !slices.EqualFunc(events, turn.events, func(e happening, was option) bool { return e.name == was.name }) {
-		panic(fmt.Sprintf("the schedule %v has the events %v first, and %v then", x.schedule(), turn.names(), names(events)))
-	}
-	return turn.chosen
-}
-
-// next goes on to the next schedule, and tells whether there is one.
-func (x *exploration) next() bool {
-	for len(x.path) > 0 {
-		if x.choose() {
-			return true
-		}
-		x.path = x.path[:len(x.path)-1]
-	}
-	return false
-}
-
-// schedule is that of the latest run.
-func (x *exploration) schedule() (s schedule) {
-	for _, t := range x.path {
-		if t.chosen < len(t.events) {
-			s = append(s, t.events[t.chosen].name)
-		}
-	}
-	return s
-}
-
-// check runs two schedules that led to the same state on to their ends, which must be the same.
-func (x *exploration) check(run func(schedule) (string, error), a, b schedule) {
-	x.result.Checked += 2
-	one, err1 := run(a)
-	two, err2 := run(b)
-	if plain(one) != plain(two) || (err1 == nil) != (err2 == nil) {
-		panic(fmt.Sprintf("%s: two schedules lead to the same state and then to different outcomes:\n%v\n%s%v\n%v\n%s%v",
-			x.scenario.name, a, one, err1, b, two, err2))
-	}
-}
-
-// checkNew runs a schedule with new clients, which must come to the same.
-func (x *exploration) checkNew(s schedule, outcome string) {
-	x.result.Checked++
-	if again, err := replay(x.t, x.scenario, x.kind, s, quietly); plain(again) != plain(outcome) {
-		panic(fmt.Sprintf("%s: with new clients, the schedule %v comes to\n%s%v\nand before it came to\n%s", x.scenario.name, s, again, err, outcome))
-	}
-}
-
-// replay runs a schedule, and then on to the end with whatever comes first. It says what happens.
+// replay runs a schedule with new stores, and then on to the end with whatever comes first. It says what happens.
 func replay(t *testing.T, s scenario, kind modeldb.Deployment, schedule schedule, say func(format string, args ...any)) (outcome string, err error) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, s, kind, map[[32]byte]reaction{})
+		w := newWorld(t, s, kind, reactions{})
 		defer w.close()
-		outcome, err = w.run(follow(schedule, say))
+		depth := 0
+		outcome, err = w.perform(func(_ *play, events []happening) int {
+			i := max(0, schedule.at(depth, events))
+			if depth++; i < len(events) {
+				say("%-22s %s", events[i].name, events[i].about)
+			}
+			return i
+		})
 	})
 	return outcome, err
 }
 
-// follow chooses what a schedule says, and then whatever comes first.
-func follow(schedule schedule, say func(format string, args ...any)) func(*world, []happening) int {
-	depth := 0
-	return func(_ *world, events []happening) int {
-		if len(events) == 0 {
-			return 0
-		}
-		i := 0
-		if depth < len(schedule) {
-			i = slices.IndexFunc(events, func(e happening) bool { return e.name == schedule[depth] })
-		}
-		depth++
-		if i < 0 {
-			panic(fmt.Sprintf("after %v there is only %v", schedule[:depth-1], names(events)))
-		}
-		say("%-22s %s", events[i].name, events[i].about)
-		return i
+// at is the place of what the schedule has happen at some depth; -1 when it says nothing more.
+func (s schedule) at(depth int, events []happening) int {
+	if depth >= len(s) {
+		return -1
 	}
+	i := slices.IndexFunc(events, func(e happening) bool { return e.name == s[depth] })
+	if i < 0 {
+		panic(fmt.Sprintf("after %v there is only %v", s[:depth], names(events)))
+	}
+	return i
 }
 
 func quietly(string, ...any) {}

@@ -176,17 +176,13 @@ func TestMutations(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			overlay := m.overlay(t)
-			var tasks []task
-			for faults := range m.faults + 1 {
-				tasks = append(tasks, task{Scenario: m.scenario, Deployment: m.deployment, Faults: faults, Found: 10})
-			}
+			j := task{Scenario: m.scenario, Deployment: m.deployment, Faults: m.faults}
 			var found result
-			exploreAll(t, buildWorker(t, overlay), tasks, func(j task, r result) bool {
-				if r.Found != nil {
-					found = r
-					t.Logf("%v: %v\n%s", j, r.Found, r.Problem)
+			exploreAll(t, buildWorker(t, overlay), []task{j}, func(j task, results []result) bool {
+				if found = results[len(results)-1]; found.Found != nil {
+					t.Logf("%v: %v\n%s", named(j, len(results)-1), found.Found, found.Problem)
 				}
-				return r.Found == nil
+				return true
 			})
 			if found.Found == nil {
 				t.Errorf("not found within %d faults", m.faults)

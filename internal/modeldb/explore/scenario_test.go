@@ -2,6 +2,8 @@ package explore_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -48,6 +50,9 @@ func scenarios() []scenario {
 	}
 	claim := func(request string) func(*caller) {
 		return func(c *caller) { c.claim(request) }
+	}
+	of := func(name string, o storetest.Op) func(*caller) {
+		return func(c *caller) { c.do(storetest.OfCaller(name, o)) }
 	}
 	renew := func(c *caller) { c.do(storetest.RenewOp(c.before.Token())) }
 	read := func(c *caller) { c.do(storetest.GetOp()) }
@@ -96,7 +101,7 @@ func scenarios() []scenario {
 		c.together(func(id string) storetest.Op { return storetest.ReleaseOp(c.world.before[id].Token(), "failed") })
 	}
 	tokens := func(c *caller) (a, b string) { return c.world.before["a"].Token(), c.world.before["b"].Token() }
-	of := func(a, b storetest.Op) func(string) storetest.Op {
+	each := func(a, b storetest.Op) func(string) storetest.Op {
 		return func(id string) storetest.Op { return map[string]storetest.Op{"a": a, "b": b}[id] }
 	}
 	deleteBoth := func(c *caller) {
@@ -130,6 +135,8 @@ func scenarios() []scenario {
 	return []scenario{
 		{name: "record × record, leased", core: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
 		{name: "record × record, leased, one request", callers: callers{record("one", job.ModeLeased), record("one", job.ModeLeased)}},
+		{name: "record × record, leased, one request of two callers", callers: callers{
+			of("one", storetest.RecordOp("one", job.ModeLeased)), of("two", storetest.RecordOp("one", job.ModeLeased))}},
 		{name: "record × record, untracked", callers: callers{record("one", job.ModeUntracked), record("two", job.ModeUntracked)}},
 		{name: "record × record, untracked, one request", callers: callers{record("one", job.ModeUntracked), record("one", job.ModeUntracked)}},
 		{name: "record × record, queued and leased", callers: callers{record("one", job.ModeQueued), record("two", job.ModeLeased)}},
@@ -150,11 +157,11 @@ func scenarios() []scenario {
 		{name: "renew and release × complete and renew, of two jobs", doubts: true, jobs: two, before: leased, callers: callers{
 			func(c *caller) {
 				a, b := tokens(c)
-				c.together(of(storetest.RenewOp(a), storetest.ReleaseOp(b, "failed")))
+				c.together(each(storetest.RenewOp(a), storetest.ReleaseOp(b, "failed")))
 			},
 			func(c *caller) {
 				a, b := tokens(c)
-				c.together(of(storetest.CompleteOp(a, "done"), storetest.RenewOp(b)))
+				c.together(each(storetest.CompleteOp(a, "done"), storetest.RenewOp(b)))
 			}}},
 		{name: "delete both × record", jobs: two, before: queued, later: time.Second, callers: callers{deleteBoth, record("two", job.ModeUntracked)}},
 		{name: "record × record, in one store", shared: true, callers: callers{record("one", job.ModeLeased), record("two", job.ModeLeased)}},
@@ -167,12 +174,14 @@ func scenarios() []scenario {
 			c.do(storetest.RecordOp("one", job.ModeLeased))
 		}}},
 
-		{name: "record × claim, of queued work", before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
+		{name: "record × claim, of queued work", core: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two")}},
 		{name: "record × claim, of a new job", callers: callers{record("one", job.ModeQueued), claim("two")}},
 		{name: "record × claim, of a lapsed lease", before: leased, later: past, callers: callers{record("one", job.ModeLeased), claim("two")}},
 
-		{name: "claim × claim", before: queued, callers: callers{claim("one"), claim("two")}},
+		{name: "claim × claim", core: true, before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, one request", before: queued, callers: callers{claim("one"), claim("one")}},
+		{name: "claim × claim, one request of two callers", before: queued, callers: callers{
+			of("one", storetest.ClaimOp("one")), of("two", storetest.ClaimOp("one"))}},
 		{name: "claim × claim, in one store", shared: true, before: queued, callers: callers{claim("one"), claim("two")}},
 		{name: "claim × claim, of a lapsed lease", before: leased, later: past, callers: callers{claim("one"), claim("two")}},
 		{name: "record × claim × claim", long: true, before: queued, callers: callers{record("one", job.ModeLeased), claim("two"), claim("three")}},
@@ -187,7 +196,7 @@ func scenarios() []scenario {
 		{name: "record again × record again × renew, of a reclaimed lease", long: true, before: reclaimed, later: storetest.LeaseTime / 2,
 			callers: callers{again, again, renew}},
 
-		{name: "lapse × complete", before: leased, mayLapse: 1, callers: callers{complete, claim("two")}},
+		{name: "lapse × complete", core: true, before: leased, mayLapse: 1, callers: callers{complete, claim("two")}},
 		{name: "lapse × release", before: leased, mayLapse: 1, callers: callers{release, claim("two")}},
 		{name: "lapse × renew", before: leased, mayLapse: 1, callers: callers{renew, claim("two")}},
 		{name: "lapse × renew, of the same claim", before: claimed, later: past, callers: callers{renew, claim("one")}},
@@ -308,10 +317,42 @@ const event = "event"
 func (c *caller) do(o storetest.Op) (storetest.Answer, bool) { return c.on(c.ctx, c.jobs[0], o) }
 
 func (c *caller) on(ctx context.Context, jobID string, o storetest.Op) (storetest.Answer, bool) {
-	from, at := c.begin(c.number)
+	c.begin()
 	answer, err := storetest.Do(ctx, c.store, event, jobID, o)
-	c.end(c.number, jobID, from, at, o, answer, err)
+	c.end(jobID, o, answer, err)
 	return answer, err == nil
+}
+
+// begin and end are around a call.
+func (c *caller) begin() { c.note(step{caller: c.number, kind: begins}) }
+
+// end notes what a call on a job has come to.
+func (c *caller) end(jobID string, o storetest.Op, answer storetest.Answer, err error) {
+	s := c.ended(o.String(), answer.String(), err)
+	s.jobID, s.op, s.answer = jobID, o, answer
+	c.note(s)
+}
+
+// ended is that a call has come to an end, and said something.
+func (c *caller) ended(call, said string, err error) step {
+	s := step{caller: c.number, kind: ends, call: call, said: said}
+	switch {
+	case errors.Is(err, job.ErrOutcomeUnknown):
+		s.said = "unknown"
+	case errors.Is(err, job.ErrUnavailable):
+		s.said = "unavailable"
+	case err != nil:
+		s.problem = fmt.Sprintf("%s failed: %v", call, err)
+	}
+	return s
+}
+
+// heard is the end of a call that the model does not know.
+func (c *caller) heard(call string, err error, said ...any) step {
+	if errors.Is(err, job.ErrNoExpectation) || errors.Is(err, job.ErrLeaseLost) {
+		said, err = []any{err}, nil
+	}
+	return c.ended(call, fmt.Sprint(said), err)
 }
 
 // insist does an operation on the job, and once more when that is not answered.
@@ -331,9 +372,9 @@ func (c *caller) claim(request string) (storetest.Answer, bool) {
 // meanwhile, as the service does.
 func (c *caller) resume(request string) {
 	o := storetest.RecordOp(request, job.ModeLeased)
-	from, at := c.begin(c.number)
+	c.begin()
 	answer, err := storetest.Resume(c.ctx, c.store, event, c.jobs[0], o)
-	if c.end(c.number, c.jobs[0], from, at, o, answer, err); err == nil {
+	if c.end(c.jobs[0], o, answer, err); err == nil {
 		c.giveBack(answer)
 	}
 }
@@ -355,32 +396,31 @@ func (c *caller) expect(url string, mine bool) {
 	if err != nil {
 		panic(err)
 	}
-	c.begin(c.number)
+	c.begin()
 	kept, recorded, err := c.store.Expect(c.ctx, req)
-	c.note(c.number, "expect", err, kept.StatusURL, recorded)
+	s := c.heard("expect", err, kept.StatusURL, recorded)
 	if mine && err == nil && !recorded {
-		c.mu.Lock()
-		c.kept = kept.StatusURL
-		c.mu.Unlock()
+		s.keeps = kept.StatusURL
 	}
+	c.note(s)
 }
 
 func (c *caller) claimOverdue() {
-	c.begin(c.number)
+	c.begin()
 	o, err := c.store.ClaimOverdue(c.ctx, job.OverdueRequest{Max: 1, Lease: time.Minute})
-	c.note(c.number, "claim overdue", err, len(o.Jobs), o.Recorded)
+	c.note(c.heard("claim overdue", err, len(o.Jobs), o.Recorded))
 }
 
 func (c *caller) report() {
-	c.begin(c.number)
+	c.begin()
 	_, recorded, err := c.store.ReportPoll(c.ctx, job.PollReport{JobID: c.jobs[0], Token: c.token})
-	c.note(c.number, "report", err, recorded)
+	c.note(c.heard("report", err, recorded))
 }
 
 func (c *caller) cancel() bool {
-	c.begin(c.number)
+	c.begin()
 	err := c.store.CancelExpectation(c.ctx, c.jobs[0])
-	c.note(c.number, "cancel", err)
+	c.note(c.heard("cancel", err))
 	return err == nil
 }
 
@@ -390,10 +430,10 @@ func (c *caller) together(op func(jobID string) storetest.Op) {
 	for i, id := range c.jobs {
 		ops[i] = op(id)
 	}
-	from, at := c.begin(c.number)
+	c.begin()
 	answers, failures := storetest.DoTogether(c.ctx, c.store, event, c.jobs, ops)
 	for i, id := range c.jobs {
-		c.end(c.number, id, from, at, ops[i], answers[i], failures[i])
+		c.end(id, ops[i], answers[i], failures[i])
 	}
 }
 

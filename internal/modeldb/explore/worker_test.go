@@ -24,14 +24,23 @@ type task struct {
 	Scenario   string
 	Deployment modeldb.Deployment
 	Faults     int
-	// Found is after how many schedules that cannot be explained it is enough.
-	Found int
 	// Until is when it gives up; zero for never.
 	Until time.Time
 }
 
 func (j task) String() string {
-	return fmt.Sprintf("%s, %v, %d faults", j.Scenario, j.Deployment, j.Faults)
+	return named(j, j.Faults)
+}
+
+// named is what the part of a task is called that has some number of faults.
+func named(j task, faults int) string {
+	return fmt.Sprintf("%s, %v, %d faults", j.Scenario, j.Deployment, faults)
+}
+
+// size tells roughly how much there is to explore.
+func (j task) size() int {
+	s, _ := scenarioNamed(j.Scenario)
+	return j.Faults + len(s.callers)
 }
 
 const (
@@ -80,9 +89,9 @@ func buildWorker(t *testing.T, overlay string) string {
 // processors is how many workers there are at once.
 const processors = 2
 
-// exploreAll has workers explore all tasks, and calls done with each result as it comes. It stops taking tasks up when done
+// exploreAll has workers explore all tasks, and calls done with the results of each as they come. It stops taking tasks up when done
 // says so.
-func exploreAll(t *testing.T, binary string, tasks []task, done func(task, result) (more bool)) {
+func exploreAll(t *testing.T, binary string, tasks []task, done func(task, []result) (more bool)) {
 	t.Helper()
 	next := make(chan task, len(tasks))
 	for _, j := range tasks {
@@ -134,7 +143,7 @@ type worker struct {
 func startWorker(t *testing.T, binary string) (*worker, error) {
 	w := &worker{cmd: exec.CommandContext(t.Context(), binary, "-test.run", "^TestWorker$", "-test.timeout", "0")}
 	// A run's goroutines begin with stacks as large as most become, and nobody asks where memory comes from.
-	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GODEBUG=adaptivestackstart=1,memprofilerate=0", "GOMAXPROCS=1", "GOGC=1600", "GOMEMLIMIT=512MiB")
+	w.cmd.Env = append(os.Environ(), workerVariable+"=1", "GODEBUG=adaptivestackstart=1,memprofilerate=0", "GOMAXPROCS=1", "GOGC=1600", "GOMEMLIMIT=2GiB")
 	w.cmd.Stderr = &w.stderr
 	w.cmd.WaitDelay = 10 * time.Second
 	stdin, err := w.cmd.StdinPipe()
@@ -150,7 +159,7 @@ func startWorker(t *testing.T, binary string) (*worker, error) {
 	return w, w.cmd.Start()
 }
 
-func (w *worker) explore(j task) (r result, err error) {
+func (w *worker) explore(j task) (r []result, err error) {
 	if err := w.stdin.Encode(j); err != nil {
 		return r, err
 	}
