@@ -35,6 +35,7 @@ func (s *Server) Restore(to Snapshot) {
 func (s *Server) Copy() *Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.number()
 	o := &Server{kind: s.kind, held: true, state: s.state.clone()}
 	o.calls = slices.Clone(o.calls)
 	for i, c := range o.calls {
@@ -65,10 +66,20 @@ func (s *Server) Since(numbers []int) (calls []*Call) {
 	return calls
 }
 
-// Equal tells whether a command is the same as one of another run.
-func (c *Call) Equal(o *Call) bool {
-	return c.Client == o.Client && c.Number == o.Number && c.session == o.session && c.after == o.after && c.follows == o.follows &&
-		c.document().get("txnNumber") == o.document().get("txnNumber") && bytes.Equal(c.essence(), o.essence())
+// And is a command that came in two runs, as it is known from both; false when it was not the same.
+func (c *Call) And(o *Call) (both *Call, same bool) {
+	after := slices.DeleteFunc(slices.Clone(c.after), func(session string) bool { return !slices.Contains(o.after, session) })
+	if c.Client != o.Client || c.Number != o.Number || c.session != o.session || c.follows != o.follows ||
+		(len(after) == 0) != (len(c.after) == 0) || (len(after) == 0) != (len(o.after) == 0) ||
+		c.document().get("txnNumber") != o.document().get("txnNumber") || !bytes.Equal(c.essence(), o.essence()) {
+		return nil, false
+	}
+	if len(after) == len(c.after) {
+		return c, true
+	}
+	known := *c
+	known.after = after
+	return &known, true
 }
 
 func (c *Call) String() string {
@@ -82,16 +93,23 @@ func (s *Server) Latest(client int) int {
 	return s.numbers[client]
 }
 
-// Arrive lets commands come as they did to the server that this is a copy of, and nobody wait for those that are named any more.
-func (s *Server) Arrive(calls []*Call, gone func(*Call) bool) {
+// Arrive lets commands come as they did to the server that this is a copy of, and nobody wait for those that are named any more. It tells
+// whether it is known what they are to see: a session may go on after one of several, of which it matters here which it is.
+func (s *Server) Arrive(calls []*Call, gone func(*Call) bool) (known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone(gone)
 	for _, c := range calls {
+		for _, session := range c.after {
+			if s.told[session] != s.told[c.after[0]] {
+				return false
+			}
+		}
 		s.inherit(c)
 		s.numbers = with(s.numbers, c.Client, max(s.numbers[c.Client], c.Number))
 		s.calls = append(s.calls, c)
 	}
+	return true
 }
 
 // Hold makes the commands of the store's callers wait for [Server.Answer], or lets them go on by themselves again, those
@@ -126,6 +144,12 @@ func (s *Server) Arrived() <-chan struct{} { return s.arrived }
 func (s *Server) Calls() []*Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.number()
+	return slices.Clone(s.calls)
+}
+
+// number gives the commands that have come their numbers.
+func (s *Server) number() {
 	s.calls = slices.Clone(s.calls)
 	for _, c := range s.calls {
 		if c.Number == 0 {
@@ -142,9 +166,10 @@ func (s *Server) Calls() []*Call {
 		if c.Number < 0 {
 			s.numbers = with(s.numbers, c.Client, s.numbers[c.Client]+1)
 			c.Number = s.numbers[c.Client]
+			s.noteSession(c)
+			s.inherit(c)
 		}
 	}
-	return slices.Clone(s.calls)
 }
 
 // essence is what the command says, without the session that it came in, which depends on who was first, how long it may take, and how much
@@ -337,9 +362,8 @@ func (s *Server) noteSession(c *Call) {
 	}
 	if c.follows = s.told[c.session] == after; fresh {
 		for _, o := range s.sessions[c.Client] {
-			if c.follows = s.told[o.name] == after; c.follows {
-				c.after = o.name
-				break
+			if s.told[o.name] == after {
+				c.follows, c.after = true, append(c.after, o.name)
 			}
 		}
 	}
@@ -351,7 +375,7 @@ func (s *Server) noteSession(c *Call) {
 
 // inherit has a command's session go on after another one.
 func (s *Server) inherit(c *Call) {
-	if at := s.told[c.after]; c.after != "" && at.After(s.told[c.session]) {
-		s.told = with(s.told, c.session, at)
+	if len(c.after) > 0 {
+		s.told = with(s.told, c.session, s.told[c.after[0]])
 	}
 }

@@ -136,9 +136,10 @@ type Call struct {
 	message wire.Message
 	parsed  document // the body, once it was read
 	// session names the session that the command came in; empty without one. follows is set where it is to see what the session was told
-	// of, after names another session that this one goes on after.
-	session, after string
-	follows        bool
+	// of. after names the sessions that this one may go on after: those that were told the same.
+	session string
+	follows bool
+	after   []string
 }
 
 // document is the command as a document. It is read once: a command is executed many times, in copies of the server. Of one that waits, the
@@ -170,8 +171,6 @@ func (s *Server) serve(conn net.Conn, client int) {
 		c := &Call{Command: command, Client: client, conn: conn, message: message}
 		s.mu.Lock()
 		if s.holds(c) {
-			s.noteSession(c)
-			s.inherit(c)
 			s.calls = append(s.calls, c)
 			s.mu.Unlock()
 			select {

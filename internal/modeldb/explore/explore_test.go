@@ -35,8 +35,9 @@ type result struct {
 	// Schedules are those that came to an end that no other had come to, Pruned those that were given up because they led to a state that
 	// was met. States are all that were met.
 	Schedules, Pruned, States int
-	// Runs are the schedules that the stores ran, Checked those of them that repeated what was known, to see that it is so.
-	Runs, Checked int
+	// Runs are the schedules that the stores ran, Checked those of them that repeated what was known, to see that it is so, and Repeated
+	// those that went otherwise, and were made anew.
+	Runs, Checked, Repeated int
 	// Outcomes are how often each came.
 	Outcomes map[string]int
 	// Found is the shortest schedule whose outcome cannot be explained, and Problem why.
@@ -176,7 +177,7 @@ var unknownRecord = regexp.MustCompile(`Record\{[^}]*\}: unknown`)
 func (x *exploration) after(p *play, e happening) *play {
 	next, known := p.after(e, x.reactions)
 	if !known {
-		x.run(append(p.place.schedule(), e.name), x.unknown)
+		x.run(append(p.place.schedule(), e.name), func() func(*play, []happening) int { return x.unknown })
 		if next, known = p.after(e, x.reactions); !known {
 			panic(fmt.Sprintf("%s: what follows from %v is not known after it was run", x.scenario.name, append(p.place.schedule(), e.name)))
 		}
@@ -195,19 +196,43 @@ func (x *exploration) unknown(p *play, events []happening) int {
 	})
 }
 
-// run has the stores run a schedule, and what then chooses after that. At each step it is held to what the same comes to without the stores.
-func (x *exploration) run(path schedule, then func(*play, []happening) int) (outcome string, err error) {
-	x.result.Runs++
+// mostTries is how often a run is made anew that went otherwise.
+const mostTries = 10
+
+// run has the stores run a schedule, and what then chooses after that.
+func (x *exploration) run(path schedule, then func() func(*play, []happening) int) (outcome string, err error) {
+	for try := 1; ; try++ {
+		var why otherwise
+		x.inWorld(func(w *world) {
+			defer func() {
+				if r := recover(); r != nil {
+					is := false
+					if why, is = r.(otherwise); !is || try == mostTries {
+						panic(r)
+					}
+				}
+			}()
+			outcome, err = w.perform(x.compared(path, then()))
+		})
+		if x.result.Runs++; why == "" {
+			return outcome, err
+		}
+		x.result.Repeated++
+	}
+}
+
+// compared chooses what a schedule says, and then chooses after that. Each step is held to what it comes to without the stores.
+func (x *exploration) compared(path schedule, then func(*play, []happening) int) func(*play, []happening) int {
 	alone, chosen, depth := x.root, 0, 0
-	choose := func(p *play, events []happening) int {
+	return func(p *play, events []happening) int {
 		mine := alone.events()
 		if depth > 0 {
 			alone, _ = alone.after(mine[chosen], x.reactions)
 			mine = alone.events()
 		}
 		if !slices.Equal(names(events), names(mine)) || p.key() != alone.key() {
-			panic(fmt.Sprintf("%s: the stores come by %v to where %v may happen, and without them that is %v, or another state",
-				x.scenario.name, p.place.schedule(), names(events), names(mine)))
+			panic(otherwise(fmt.Sprintf("%s: the stores come by %v to where %v may happen, and without them that is %v, or another state",
+				x.scenario.name, p.place.schedule(), names(events), names(mine))))
 		}
 		if chosen = path.at(depth, mine); chosen < 0 {
 			chosen = then(alone, mine)
@@ -215,32 +240,33 @@ func (x *exploration) run(path schedule, then func(*play, []happening) int) (out
 		depth++
 		return chosen
 	}
-	x.inWorld(func(w *world) { outcome, err = w.perform(choose) })
-	return outcome, err
 }
 
 // first is that whatever comes first happens.
-func first(*play, []happening) int { return 0 }
+func first() func(*play, []happening) int { return func(*play, []happening) int { return 0 } }
 
 // same runs two schedules that led to the same state on to their ends, which must be the same. What happens on the way there is drawn by lot,
 // but for the faults, of which the latter has so many left.
 func (x *exploration) same(a, b schedule, left int) {
 	x.result.Checked += 2
-	lots := rand.New(rand.NewPCG(uint64(x.result.Pruned), 0))
 	var rest schedule
-	one, err1 := x.run(a, func(_ *play, events []happening) int {
-		if len(events) == 0 {
-			return 0
+	one, err1 := x.run(a, func() func(*play, []happening) int {
+		lots, left := rand.New(rand.NewPCG(uint64(x.result.Pruned), 0)), left
+		rest = nil
+		return func(_ *play, events []happening) int {
+			if len(events) == 0 {
+				return 0
+			}
+			i := lots.IntN(len(events))
+			if events[i].fault && left == 0 {
+				i = 0
+			}
+			if events[i].fault {
+				left--
+			}
+			rest = append(rest, events[i].name)
+			return i
 		}
-		i := lots.IntN(len(events))
-		if events[i].fault && left == 0 {
-			i = 0
-		}
-		if events[i].fault {
-			left--
-		}
-		rest = append(rest, events[i].name)
-		return i
 	})
 	x.found(slices.Concat(a, rest), one, err1)
 	two, err2 := x.run(slices.Concat(b, rest), first)

@@ -132,7 +132,8 @@ var mutations = []mutation{
 	{
 		name: "a renewal that asks for no more than there is changes nothing",
 		file: inStore + "lease.go", from: "return renewal(h.renewed.Due, h.renewed.Granted)",
-		to:       "return bson.D{{Key: \"$max\", Value: bson.D{{Key: inWork(workDue), Value: job.Millis(now.Add(c.Duration))}}}}",
+		to: "return bson.D{{Key: \"$max\", Value: bson.D{{Key: inWork(workDue), Value: job.Millis(now.Add(c.Duration))}}}, " +
+			"{Key: \"$set\", Value: bson.D{{Key: inWork(workGranted), Value: c.Duration.Milliseconds()}}}}",
 		scenario: "renew, after requeue by force and claim elsewhere", deployment: modeldb.ReplicaSet, faults: 1,
 	},
 	{

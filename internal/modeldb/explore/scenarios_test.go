@@ -54,7 +54,7 @@ func TestScenarios(t *testing.T) {
 		return b.size() - a.size()
 	})
 	var cut, lines []string
-	schedules, runs, seconds := 0, 0, 0.0
+	schedules, runs, repeated, seconds := 0, 0, 0, 0.0
 	exploreAll(t, buildWorker(t, ""), tasks, func(j task, results []result) bool {
 		for faults, r := range results {
 			name := named(j, faults)
@@ -70,11 +70,11 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 		last := results[len(results)-1]
-		schedules, runs, seconds = schedules+last.Schedules+last.Pruned, runs+last.Runs, seconds+last.Seconds
+		schedules, runs, repeated, seconds = schedules+last.Schedules+last.Pruned, runs+last.Runs, repeated+last.Repeated, seconds+last.Seconds
 		return true
 	})
 	slices.Sort(lines)
-	t.Logf("%d schedules, %d of them run by the stores, in %.0f s of %d workers, %.0f s in all", schedules, runs, seconds, processors, time.Since(began).Seconds())
+	t.Logf("%d schedules, %d of them run by the stores and %d made anew, in %.0f s of %d workers, %.0f s in all", schedules, runs, repeated, seconds, processors, time.Since(began).Seconds())
 	if len(cut) > 0 {
 		t.Logf("not explored to an end:\n%s", strings.Join(cut, "\n"))
 	}

@@ -270,12 +270,12 @@ func (w *world) seed(store int) {
 // primary. No more time passes than must: what a store does for as long as some time lasts would depend on that.
 func (w *world) settle(lost bool) {
 	synctest.Wait()
-	patient := 0
-	switch {
-	case w.indexes: // the look at them takes its time, and nothing is the same after another order
-		patient = 2
-	case lost:
-		patient = 1
+	least, loosely := 0, 2 // how often it waits, and how often for more callers: those that share a store may wait for one answer
+	if lost {
+		least = 1
+	}
+	if w.shared && !w.indexes { // the look at those takes its time, and nothing is the same after another order
+		loosely = least
 	}
 	for i, while := range []time.Duration{2 * pause, patience, patience, 10 * time.Second, time.Minute} {
 		time.Sleep(while)
@@ -285,9 +285,8 @@ func (w *world) settle(lost bool) {
 		if !w.shared {
 			stand = len(slices.CompactFunc(calls, func(a, b string) bool { return a[0] == b[0] })) // one caller each
 		}
-		// Callers that share a store may wait for one answer.
-		enough := stand > 0 && (w.shared && i >= patient || i > 1)
-		if w.steady() && (enough || stand >= int(w.busy.Load()-w.idle.Load())) {
+		enough := stand >= int(w.busy.Load()-w.idle.Load()) || stand > 0 && i >= loosely
+		if w.steady() && enough && i >= least {
 			return
 		}
 	}
