@@ -304,9 +304,6 @@ func (x *execution) delete() document {
 
 // write executes one statement of a write command, unless the session has done so before.
 func (x *execution) write(statement int32, w write, hint any) (result, *writeError) {
-	if x.fault.Kind == ItemFailed && x.fault.Item == int(statement) {
-		return result{}, &writeError{code: codeWriteConflict, message: "write conflict"}
-	}
 	if level, _ := x.concern(); level != "" {
 		refuse("writes with the read concern %s", level)
 	}
@@ -342,6 +339,9 @@ func (x *execution) write(statement int32, w write, hint any) (result, *writeErr
 		if r, done := was.done[statement]; done && was.txn == txn {
 			return r, nil
 		}
+	}
+	if x.fault.Kind == ItemFailed && x.fault.Item == int(statement) { // what was done before does not get here
+		return result{}, &writeError{code: codeWriteConflict, message: "write conflict"}
 	}
 	after, r, err := before.apply(w)
 	switch {

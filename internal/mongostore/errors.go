@@ -194,14 +194,14 @@ func passes(err error) bool {
 	return errors.As(err, &pool) && pool.Retryable() || errors.As(err, &dial) || hungUp(err)
 }
 
-// writeFailed judges the error of a write of one document.
+// writeFailed judges the error of a write of one document. What the driver has repeated may land yet, whatever the last of its tries failed of.
 func writeFailed(err error, t *tracker) *failure {
 	var one mongo.WriteException
 	if !errors.As(err, &one) {
 		return commandFailed(err, t)
 	}
 	f := worst(one.WriteErrors, err)
-	if one.WriteConcernError != nil || t.commands > 1 {
+	if one.WriteConcernError != nil || t.sent > 1 {
 		f.fate = fateUnknown
 	}
 	return f

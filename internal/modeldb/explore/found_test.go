@@ -20,7 +20,9 @@ func TestFound(t *testing.T) {
 		"two deliveries that mark one lease in turns are each told what they wrote": {"record again × record again, of a reclaimed lease",
 			modeldb.Standalone, "A1 A2 A3 B1 B2 B3 A4 B4"},
 		"several deletions that were made are not called unwritten": {"delete both × record", modeldb.ReplicaSet, "A1 A2 B1 B2 leave-1 A3-late"},
-		"a claim that granted a lease is not called unwritten":      {"lapse × release", modeldb.Standalone, "A1 B1 B2 lapse B3 B4 B5-refused B6"},
+		"what the driver repeated may have been made, whatever the last try failed of": {"complete both × requeue by force", modeldb.ReplicaSet,
+			"B1 B2-cut B3-item-0 B2-late A1 A2 A3 B4 B5"},
+		"a claim that granted a lease is not called unwritten": {"lapse × release", modeldb.Standalone, "A1 B1 B2 lapse B3 B4 B5-refused B6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ok := scenarioNamed(c.scenario)

@@ -103,12 +103,12 @@ func exploreAll(t *testing.T, binary string, tasks []task, done func(task, []res
 	more := true
 	for range min(processors, len(tasks)) {
 		workers.Go(func() {
-			w, err := startWorker(t, binary)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer w.stop()
+			var w *worker
+			defer func() {
+				if w != nil {
+					w.stop()
+				}
+			}()
 			for j := range next {
 				mu.Lock()
 				stop := !more
@@ -116,11 +116,18 @@ func exploreAll(t *testing.T, binary string, tasks []task, done func(task, []res
 				if stop {
 					return
 				}
-				r, err := w.explore(j)
+				var r []result
+				var err error
+				if w == nil {
+					w, err = startWorker(t, binary)
+				}
+				if err == nil {
+					r, err = w.explore(j)
+				}
 				mu.Lock()
 				if err != nil {
 					t.Errorf("%v: %v", j, err)
-					more = false
+					w = nil // it has ended
 				} else {
 					more = done(j, r) && more
 				}
