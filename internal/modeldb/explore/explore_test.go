@@ -109,7 +109,7 @@ func (x *exploration) goOn(next []*play, p *play, fault bool) []*play {
 		x.end(p)
 	}
 	for _, e := range events {
-		if e.fault == fault {
+		if e.fault == fault && (!fault || strings.Contains(e.name, x.task.Of)) {
 			next = x.meet(next, x.after(p, e))
 		}
 	}

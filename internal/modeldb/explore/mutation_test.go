@@ -16,10 +16,11 @@ import (
 type mutation struct {
 	name           string
 	file, from, to string
-	// scenario, deployment and faults are where the exploration finds it.
+	// scenario, deployment and faults are where the exploration finds it, and of what faults.
 	scenario   string
 	deployment modeldb.Deployment
 	faults     int
+	of         string
 }
 
 const inStore = "internal/mongostore/"
@@ -96,7 +97,7 @@ var mutations = []mutation{
 	{
 		name: "a server that takes no hint any more is taken for one that never does",
 		file: inStore + "indexes.go", from: "case p.hint.Load() != nil && !hidden && aboutHint(refusal):", to: "case false:",
-		scenario: "record × record, in one store, the index lost", faults: 2,
+		scenario: "record × record, in one store, the index lost", faults: 2, of: "index",
 	},
 
 	{
@@ -176,8 +177,9 @@ func (m mutation) overlay(t *testing.T) string {
 func TestMutations(t *testing.T) {
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
 			overlay := m.overlay(t)
-			j := task{Scenario: m.scenario, Deployment: m.deployment, Faults: m.faults}
+			j := task{Scenario: m.scenario, Deployment: m.deployment, Faults: m.faults, Of: m.of}
 			var found result
 			exploreAll(t, buildWorker(t, overlay), []task{j}, func(j task, results []result) bool {
 				if found = results[len(results)-1]; found.Found != nil {

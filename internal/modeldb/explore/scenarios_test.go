@@ -42,7 +42,7 @@ func TestScenarios(t *testing.T) {
 				most = 2
 			}
 			if !s.long || testenv.Long() {
-				tasks = append(tasks, task{s.name, kind, most, until})
+				tasks = append(tasks, task{Scenario: s.name, Deployment: kind, Faults: most, Until: until})
 			}
 		}
 	}

@@ -24,6 +24,8 @@ type task struct {
 	Scenario   string
 	Deployment modeldb.Deployment
 	Faults     int
+	// Of is what the names of the faults have; of all, when it is empty.
+	Of string
 	// Until is when it gives up; zero for never.
 	Until time.Time
 }
