@@ -21,6 +21,8 @@ type bulk struct {
 	whole *failure
 	// failed are the errors of items, by their places.
 	failed map[int]mongo.WriteError
+	// repeated is set when the driver has sent it more than once. What failed in the last of its tries may land yet, from an earlier one.
+	repeated bool
 	// unsafe is set when what was applied may yet be rolled back.
 	unsafe error
 	// matched is how many documents the items without an error have matched; upserted has those that made one.
@@ -41,7 +43,7 @@ func (s *Store) write(ctx context.Context, writes []mongo.WriteModel) bulk {
 		}
 		return bulk{whole: f}
 	}
-	b := bulk{failed: failedItems(e), matched: int(result.MatchedCount), upserted: result.UpsertedIDs}
+	b := bulk{failed: failedItems(e), repeated: sent.sent > 1, matched: int(result.MatchedCount), upserted: result.UpsertedIDs}
 	if e.WriteConcernError != nil {
 		s.log.Warn("a write concern was not met", "store", s.String(), "code", e.WriteConcernError.Code, "error", e.WriteConcernError.Message)
 		b.unsafe = err
@@ -60,7 +62,11 @@ func (b *bulk) failure() *failure {
 		return nil
 	}
 	items := slices.Collect(maps.Values(b.failed))
-	return worst(items, items[0])
+	f := worst(items, items[0])
+	if b.repeated {
+		f.fate = fateUnknown
+	}
+	return f
 }
 
 // confirm tells whether what was applied is to be read at a majority before it is answered: some mongos lose the write

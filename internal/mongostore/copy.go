@@ -142,7 +142,7 @@ type copying struct {
 	embed    embedding
 	embedded bool // in the latest try
 	update   bson.Raw
-	looked   bool // a hint of it was refused, and the unique index was found good
+	looks    int // how often a hint of it was refused, and the unique index was found good
 	// why is why it is to be tried again.
 	why error
 }
@@ -175,17 +175,20 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 		e, bad := failed[i]
 		_, written := result.UpsertedIDs[int64(i)]
 		switch {
-		case bad && hint != "" && aboutHint(e.Code) && !c.looked:
+		case bad && hint != "" && aboutHint(e.Code):
 			if err := s.indexSuspect(ctx); err != nil {
 				return nil, err
 			}
-			c.looked, c.why = true, e
+			if c.looks++; c.looks == mostLooks {
+				return nil, refused(&c, e)
+			}
+			c.why = e
 			again = append(again, c)
 		case bad && c.embedded && aboutDocument(e.Code):
 			c.embed, c.why = textAlone, e
 			again = append(again, c)
 		case bad && (&failure{itemFate(e), e}).hopeless():
-			return nil, fmt.Errorf("job %q: the database refuses it: %w", c.record.JobID, e)
+			return nil, refused(&c, e)
 		case bad: // it lost a race, for example, and the next try says to what
 			c.why = e
 			again = append(again, c)
@@ -196,6 +199,10 @@ func (s *Store) copy(ctx context.Context, pending []copying, out *Copied) (again
 		}
 	}
 	return append(again, s.compare(ctx, there, out)...), nil
+}
+
+func refused(c *copying, e mongo.WriteError) error {
+	return fmt.Errorf("job %q: the database refuses it: %w", c.record.JobID, e)
 }
 
 // compare counts the records that are here already, by whether they are the same. It returns those of which it could

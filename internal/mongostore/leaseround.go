@@ -81,6 +81,7 @@ func (r *changing) send(holders []*holder, now time.Time) (made, open []*holder)
 	confirm, every := b.confirm(r.Store), len(b.failed) == 0 && b.matched == len(holders)
 	for i, h := range holders {
 		e, bad := b.failed[i]
+		h.tries.unknown = h.tries.unknown || bad && b.repeated
 		switch f := (&failure{itemFate(e), e}); {
 		case bad && (f.hopeless() || f.fate == fateRetry):
 			r.stray(h, f)

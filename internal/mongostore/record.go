@@ -26,7 +26,7 @@ type group struct {
 	update   update
 	fresh    job.Record // the record that the update makes
 	textOnly bool       // the database refused the embedded document
-	looked   bool       // a hint of it was refused, and the unique index was found good
+	looks    int        // how often a hint of it was refused, and the unique index was found good
 	// duplicates counts the tries in a row that met a duplicate key.
 	duplicates int
 

@@ -13,6 +13,10 @@ import (
 	"github.com/jobonce/jobonce/internal/job"
 )
 
+// mostLooks is how often a refused hint has the unique index looked at. When it is good each time, the error is not about the hint: nobody drops
+// an index that often while it is made anew.
+const mostLooks = 3
+
 // suspectTries is after how many tries a duplicate key is looked into.
 const suspectTries = 8
 
@@ -82,6 +86,7 @@ func (r *recording) write(groups []*group) {
 		e, bad := b.failed[i]
 		switch {
 		case bad:
+			g.tries.unknown = g.tries.unknown || b.repeated
 			r.item(g, e, hint != "")
 		case b.unsafe != nil:
 			// It may yet be rolled back: the next try finds our own record, or makes it.
@@ -107,8 +112,8 @@ func (r *recording) item(g *group, e mongo.WriteError, hinted bool) {
 		g.duplicates = 0
 	}
 	switch f := (&failure{itemFate(e), e}); {
-	case hinted && aboutHint(e.Code) && !g.looked:
-		// The index is gone, the server takes no hint here, or the error is about the stored counter.
+	case hinted && aboutHint(e.Code):
+		// The index is gone, the server takes no hint here, or the error is about the stored counter: then it comes again, and the index is good.
 		if !r.looked { // once for all that the bulk held
 			r.looked, r.index = true, r.indexSuspect(r.ctx)
 		}
@@ -116,8 +121,10 @@ func (r *recording) item(g *group, e mongo.WriteError, hinted bool) {
 			r.strike([]*group{g}, &failure{fateUnsent, r.index})
 			return
 		}
-		g.looked = true
-		r.stray(g, &failure{fateRetry, e})
+		if g.looks++; g.looks < mostLooks {
+			f = &failure{fateRetry, e}
+		}
+		r.stray(g, f)
 	case g.update.embedded && aboutDocument(e.Code):
 		// The text alone is stored then, and the delivery still counts.
 		g.textOnly, g.update = true, update{}

@@ -187,6 +187,9 @@ type Call struct {
 	// after the other: a lease that ran out or was given back in between was neither, and what an operator queued in between is
 	// not what it wanted to take, and it does not look again when its caller has left.
 	straddles bool
+	// returns is set for a claim that got nothing beside a pause. It may have been granted the lease, and have given it back when it looked
+	// at the pauses again.
+	returns bool
 	// by is set for what an earlier try of a call did that was answered then: nothing of it may land later.
 	by int
 }
@@ -230,9 +233,14 @@ func Explain(calls []Call, end *job.Record, clocks Clocks) error {
 		}
 	}
 	for i, c := range x.calls {
-		_, claims := c.Op.op.(refClaim)
-		x.calls[i].straddles = claims && !c.Unknown && c.Answer.refAnswer == (refAnswer{}) &&
-			(len(c.Nows) > 1 || slices.ContainsFunc(calls, func(o Call) bool { return o.frees() && o.From < c.To && (o.Unknown || o.To > c.From) }))
+		if _, claims := c.Op.op.(refClaim); !claims || c.Unknown || c.Answer.refAnswer != (refAnswer{}) {
+			continue
+		}
+		beside := func(is func(*Call) bool) bool {
+			return slices.ContainsFunc(calls, func(o Call) bool { return is(&o) && o.From < c.To && (o.Unknown || o.To > c.From) })
+		}
+		x.calls[i].straddles = len(c.Nows) > 1 || beside((*Call).frees)
+		x.calls[i].returns = beside(func(o *Call) bool { _, pauses := o.Op.op.(refPause); return pauses })
 	}
 	if x.search(refJob{skew: clocks.Skew.Milliseconds()}, 1<<len(x.calls)-1) {
 		return nil
@@ -339,6 +347,12 @@ func (x *explanation) outcomes(c *Call, j refJob, ghost string) (out []refJob) {
 		out = append(out, j)
 	}
 	for _, now := range c.Nows {
+		if at := now.UnixMilli(); c.returns && !j.paused && j.free(at) {
+			taken := j
+			taken.grant(refLease{token: ghost}, "", "", "", "", at)
+			_, back := taken.step(refUnclaim{ghost, taken.due}, refAnswer{}, at)
+			out = append(out, back)
+		}
 		if c.Unknown {
 			_, next := j.step(c.Op.op, refAnswer{lease: refLease{token: ghost}}, now.UnixMilli())
 			out = append(out, next)

@@ -22,6 +22,9 @@ func TestFound(t *testing.T) {
 		"several deletions that were made are not called unwritten": {"delete both × record", modeldb.ReplicaSet, "A1 A2 B1 B2 leave-1 A3-late"},
 		"what the driver repeated may have been made, whatever the last try failed of": {"complete both × requeue by force", modeldb.ReplicaSet,
 			"B1 B2-cut B3-item-0 B2-late A1 A2 A3 B4 B5"},
+		"a delivery that the driver repeated is not called unwritten": {"record, the index lost", modeldb.ReplicaSet,
+			"A1-stepped-down index-lost A2 A3 A4"},
+		"an index that is lost twice makes no record unusable": {"record, the index lost", modeldb.Standalone, "index-building A1 A2 A3 index-lost A4"},
 		"a claim that granted a lease is not called unwritten": {"lapse × release", modeldb.Standalone, "A1 B1 B2 lapse B3 B4 B5-refused B6"},
 	} {
 		t.Run(name, func(t *testing.T) {

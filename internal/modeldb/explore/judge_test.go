@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jobonce/jobonce/internal/job"
 	"github.com/jobonce/jobonce/internal/modeldb"
@@ -21,6 +22,7 @@ func (w *world) judge(p *play) (outcome string, err error) {
 	}
 	w.heal(0)
 	if p.world == nil {
+		time.Sleep(pause) // a store bounds how many jobs that are not there are read in some time
 		w.db.Restore(p.db.Snapshot())
 		w.setClocks(p.clocks)
 	}

@@ -253,13 +253,15 @@ func scenarios() []scenario {
 			}
 		}}},
 
-		{name: "pause × claim", long: true, pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
+		{name: "pause × claim", calm: true, pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
+		{name: "pause × claim, with faults", long: true, pauses: true, shared: true, before: queued, callers: callers{pause, claim("two")}},
 		{name: "pause, then claim", pauses: true, before: queued, callers: callers{func(c *caller) { pause(c); c.claim("one") }}},
 		{name: "pause, then record, of a lapsed lease", pauses: true, before: leased, later: past,
 			callers: callers{func(c *caller) { pause(c); c.do(storetest.RecordOp("one", job.ModeLeased)) }}},
 		{name: "resume, then claim", pauses: true, before: append(slices.Clone(queued), storetest.PauseOp()),
 			callers: callers{func(c *caller) { c.insist(storetest.ResumeOp()); c.claim("one") }}},
 
+		{name: "record, the index lost", indexes: true, callers: callers{record("one", job.ModeUntracked)}},
 		{name: "record × record, the index lost", indexes: true, callers: callers{persist("one", job.ModeLeased), persist("two", job.ModeUntracked)}},
 		{name: "record × record, in one store, the index lost", shared: true, indexes: true,
 			callers: callers{persist("one", job.ModeUntracked), persist("two", job.ModeUntracked)}},

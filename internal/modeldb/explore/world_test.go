@@ -195,7 +195,7 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions react
 func (w *world) reset() {
 	w.runs++
 	w.db.Restore(w.data)
-	if time.Since(w.rested) > early {
+	for time.Since(w.rested) > early {
 		w.rested = w.rested.Add(upkeep)
 		time.Sleep(time.Until(w.rested.Add(time.Second)))
 		synctest.Wait()
