@@ -458,11 +458,10 @@ func (s *Store) changePause(
 			case done, errors.Is(err, job.ErrWrongState):
 				return err
 			case err == nil:
-				continue // and see
+				t.unknown = true // as far as what follows fails
+				continue         // and see
 			}
-			if f = writeFailed(err, sent); mongo.IsDuplicateKeyError(err) {
-				f.fate = fateRetry
-			}
+			f = upsertFailed(err, sent)
 		}
 		if !t.again(f) {
 			return t.err()

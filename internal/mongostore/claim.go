@@ -182,9 +182,13 @@ func (c *claim) bury(ctx context.Context, jobID string) {
 		return
 	}
 	next := r.Work.Claim(c.grant(), c.now())
-	if next.State == job.StateDead && c.swap(ctx, &r, &next) == nil {
+	if next.State != job.StateDead {
+		return
+	}
+	if f = c.swap(ctx, &r, &next); f == nil {
 		c.opts.Watch.Tell(jobID, &r.Work, &next)
 	}
+	c.sent = c.sent || f == nil || f.unknown()
 }
 
 // candidate is work that is due, its place among it, and how large the body is.

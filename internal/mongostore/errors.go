@@ -207,6 +207,15 @@ func writeFailed(err error, t *tracker) *failure {
 	return f
 }
 
+// upsertFailed judges the error of an upsert by _id, in which two that make the same document meet as duplicates.
+func upsertFailed(err error, t *tracker) *failure {
+	f := writeFailed(err, t)
+	if mongo.IsDuplicateKeyError(err) && !f.unknown() {
+		f.fate = fateRetry
+	}
+	return f
+}
+
 // worst is the worst that may be true of items that failed.
 func worst(items []mongo.WriteError, err error) *failure {
 	f := &failure{fateRetry, err}

@@ -196,7 +196,7 @@ func (s *Store) Expect(ctx context.Context, req job.ExpectRequest) (kept job.Exp
 		_, err := s.expected.UpdateOne(tracked, bson.D{{Key: fieldID, Value: req.JobID}}, newExpectation(&e, mine.by), options.UpdateOne().SetUpsert(true))
 		var f *failure
 		if err != nil {
-			f = s.expectFailed(err, sent)
+			f = upsertFailed(err, sent)
 		} else {
 			t.unknown = true // as far as what follows fails
 			if recorded, f = s.forgetRecorded(ctx, &mine); f == nil && recorded {
@@ -215,15 +215,6 @@ func (s *Store) Expect(ctx context.Context, req job.ExpectRequest) (kept job.Exp
 			return job.Expectation{}, false, t.err()
 		}
 	}
-}
-
-// expectFailed judges the error of an upsert by _id, in which two that make the same document meet as duplicates.
-func (s *Store) expectFailed(err error, sent *tracker) *failure {
-	f := writeFailed(err, sent)
-	if mongo.IsDuplicateKeyError(err) {
-		f.fate = fateRetry
-	}
-	return f
 }
 
 // dueExpectations reads what a claim may hand out, the longest due first.

@@ -84,6 +84,10 @@ func (o Op) Deletes() bool {
 	return false
 }
 
+// Pauses and Resumes tell whether it is a pause, or the end of one.
+func (o Op) Pauses() bool  { _, is := o.op.(refPause); return is }
+func (o Op) Resumes() bool { _, is := o.op.(refResume); return is }
+
 // Records tells whether it is a delivery.
 func (o Op) Records() bool {
 	_, is := o.op.(refRecord)
@@ -240,7 +244,7 @@ func Explain(calls []Call, end *job.Record, clocks Clocks) error {
 			return slices.ContainsFunc(calls, func(o Call) bool { return is(&o) && o.From < c.To && (o.Unknown || o.To > c.From) })
 		}
 		x.calls[i].straddles = len(c.Nows) > 1 || beside((*Call).frees)
-		x.calls[i].returns = beside(func(o *Call) bool { _, pauses := o.Op.op.(refPause); return pauses })
+		x.calls[i].returns = beside(func(o *Call) bool { return o.Op.Pauses() })
 	}
 	if x.search(refJob{skew: clocks.Skew.Milliseconds()}, 1<<len(x.calls)-1) {
 		return nil
@@ -347,7 +351,7 @@ func (x *explanation) outcomes(c *Call, j refJob, ghost string) (out []refJob) {
 		out = append(out, j)
 	}
 	for _, now := range c.Nows {
-		if at := now.UnixMilli(); c.returns && !j.paused && j.free(at) {
+		if at := now.UnixMilli(); c.returns && j.paused && j.free(at) {
 			taken := j
 			taken.grant(refLease{token: ghost}, "", "", "", "", at)
 			_, back := taken.step(refUnclaim{ghost, taken.due}, refAnswer{}, at)

@@ -25,6 +25,8 @@ func TestFound(t *testing.T) {
 		"a delivery that the driver repeated is not called unwritten": {"record, the index lost", modeldb.ReplicaSet,
 			"A1-stepped-down index-lost A2 A3 A4"},
 		"an index that is lost twice makes no record unusable": {"record, the index lost", modeldb.Standalone, "index-building A1 A2 A3 index-lost A4"},
+		"a pause that was made is not called unwritten":        {"pause, then claim", modeldb.Standalone, "A1 A2 A3 leave-1"},
+		"a pause that was ended is not called unwritten":       {"resume, then claim", modeldb.Standalone, "A1 A2 A3 leave-1"},
 		"a claim that granted a lease is not called unwritten": {"lapse × release", modeldb.Standalone, "A1 B1 B2 lapse B3 B4 B5-refused B6"},
 	} {
 		t.Run(name, func(t *testing.T) {

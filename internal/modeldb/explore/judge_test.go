@@ -22,7 +22,8 @@ func (w *world) judge(p *play) (outcome string, err error) {
 	}
 	w.heal(0)
 	if p.world == nil {
-		time.Sleep(pause) // a store bounds how many jobs that are not there are read in some time
+		w.rest()
+		time.Sleep(5 * pause) // a store bounds how often it reads jobs that are not there
 		w.db.Restore(p.db.Snapshot())
 		w.setClocks(p.clocks)
 	}
@@ -51,6 +52,9 @@ func (w *world) judge(p *play) (outcome string, err error) {
 			stored, problems = stored+became, append(problems, wrong...)
 		}
 	}
+	if p.pauses {
+		problems = append(problems, w.paused(h.calls[w.jobs[0]])...)
+	}
 	if ids := w.ids(); len(ids) != len(slices.Compact(slices.Clone(ids))) {
 		problems = append(problems, fmt.Sprintf("there are records of the jobs %q", ids))
 	}
@@ -68,6 +72,26 @@ func (w *world) judge(p *play) (outcome string, err error) {
 		err = errors.New(strings.Join(problems, "\n"))
 	}
 	return strings.Join(append(h.outcome, stored), "\n"), err
+}
+
+// paused asks whether it can be explained that the work is paused in the end, or is not.
+func (w *world) paused(calls []storetest.Call) (problems []string) {
+	pauses, err := w.stores[0].Pauses(context.Background())
+	if err != nil {
+		return []string{fmt.Sprintf("reading the pauses in the end: %v", err)}
+	}
+	paused, resumed, sure := false, false, false
+	for _, c := range calls {
+		paused, resumed = paused || c.Op.Pauses(), resumed || c.Op.Resumes()
+		sure = sure || c.Op.Pauses() && !c.Unknown
+	}
+	switch is := len(pauses) > 0; {
+	case is && !paused:
+		problems = append(problems, "nothing was written, and the work is paused")
+	case !is && sure && !resumed:
+		problems = append(problems, "the work was paused, and is not")
+	}
+	return problems
 }
 
 func (p *play) explain(calls []storetest.Call, end *job.Record) error {

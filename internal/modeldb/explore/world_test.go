@@ -191,15 +191,21 @@ func newWorld(t *testing.T, s scenario, kind modeldb.Deployment, reactions react
 	return w
 }
 
-// reset makes the world what it was in the beginning.
-func (w *world) reset() {
-	w.runs++
-	w.db.Restore(w.data)
+// rest lets the stores look after themselves, when it is time for that.
+func (w *world) rest() {
 	for time.Since(w.rested) > early {
+		w.db.Restore(w.data)
 		w.rested = w.rested.Add(upkeep)
 		time.Sleep(time.Until(w.rested.Add(time.Second)))
 		synctest.Wait()
 	}
+}
+
+// reset makes the world what it was in the beginning.
+func (w *world) reset() {
+	w.runs++
+	w.db.Restore(w.data)
+	w.rest()
 	for i := range w.stores {
 		w.heal(i)
 	}
