@@ -199,7 +199,7 @@ func (s *Server) holds(c *Call) bool {
 	if _, err := c.Body.LookupErr("updates", "0", "q", "_id", "$exists"); err == nil { // the store tries its hint
 		return s.indexesToo
 	}
-	return slices.Contains([]string{"find", "aggregate", "getMore", "update", "delete", "findAndModify"}, c.Name)
+	return slices.Contains([]string{"find", "aggregate", "getMore", "update", "delete"}, c.Name)
 }
 
 // HoldIndexes has [Server.Hold] hold what makes indexes and tries hints too.
